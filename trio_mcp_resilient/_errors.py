@@ -1,0 +1,145 @@
+"""Every exception the package raises, divided by who acted.
+
+The server ended the session (`SessionLost`), the network broke (`ConnectionLost`), nobody
+can tell whether the request ran (`OutcomeUnknown`), the server said no (`RequestRefused`),
+or there was no way back (`HandshakeFailed`, `GaveUp`). A JSON-RPC error sent by the server
+stays the SDK's own `mcp.MCPError`, and using a closed client is `trio.ClosedResourceError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp_types import INTERNAL_ERROR
+
+from mcp.shared.exceptions import MCPError
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen when a request was refused or cut: enough to diagnose, nothing secret."""
+
+    generation: int
+    """The generation the request was sent on; the first is 1."""
+    session: str
+    """The session's fingerprint (never its id, which is a bearer secret); empty if it had no id."""
+    what: str
+    """One clause: what was sent and what came of it."""
+    status: int | None = None
+    """The HTTP status, or None when no answer came."""
+    excerpt: str = ""
+    """The beginning of the answer's body, on one line, with anything like a secret left out."""
+
+    def __str__(self) -> str:
+        session = f"session {self.session}" if self.session else "no session id"
+        quoted = f': "{self.excerpt}"' if self.excerpt else ""
+        return f"{self.what}{quoted} ({session}, generation {self.generation})"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How one recovery went, as far as it had got when this was made."""
+
+    attempts: int
+    """How many handshakes or probes were tried."""
+    seconds: float
+    """How long it took, on Trio's clock."""
+    last_error: str = ""
+    """The last attempt's failure; empty after a success."""
+
+    def __str__(self) -> str:
+        tries = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        outcome = f"last error: {self.last_error}" if self.last_error else "a session was made"
+        return f"{tries} in {self.seconds:.2f} s, {outcome}"
+
+
+class ResilientError(Exception):
+    """The base of every error this package raises for a request or a connection.
+
+    You do not get it for an error that the server sent as JSON-RPC (`mcp.MCPError`, unless
+    it is a `RequestRefused`), for your own cancellation or timeout, nor for a closed client.
+    """
+
+    executed: bool | None = None
+    """False if the request certainly did not run, None if that is not known."""
+
+    def __init__(
+        self, message: str, *, evidence: Evidence | None = None, recovery: Recovery | None = None
+    ) -> None:
+        # Not super(): `RequestRefused` has a second base with a signature of its own.
+        Exception.__init__(self, message)
+        self._summary = message
+        self.evidence = evidence
+        self.recovery = recovery
+
+    def __str__(self) -> str:
+        parts = [self._summary]
+        if self.evidence is not None:
+            parts.append(f"evidence: {self.evidence}")
+        if self.recovery is not None:
+            parts.append(f"reconnect: {self.recovery}")
+        return "; ".join(parts)
+
+
+class SessionLost(ResilientError):
+    """The server had forgotten the session and refused the request, which did not run.
+
+    Raised when the request was refused a second time, when no new session could be made (the
+    cause says why), or when the resend policy forbids a resend. You do not get it for a
+    session whose loss was repaired.
+    """
+
+    executed = False
+
+
+class ConnectionLost(ResilientError):
+    """The request never left whole: no connection was had, or the write failed part-way.
+
+    Raised after the one resend failed too, or when the server did not come back within the
+    recovery bounds. It did not run.
+    """
+
+    executed = False
+
+
+class OutcomeUnknown(ResilientError):
+    """The request was sent, its answer was cut, and nobody can tell whether it ran.
+
+    Raised at once, without waiting for the session to be repaired; the repair goes on in the
+    background. You do not get it for requests that are harmless to repeat, unless the
+    repetition ended the same way.
+    """
+
+
+class HandshakeFailed(ResilientError):
+    """The endpoint answered `initialize` in a way that trying again cannot mend.
+
+    A wrong URL, failed authentication, an unsupported protocol version, or a JSON-RPC error.
+    You do not get it for a server that is down or busy: that is retried, then `GaveUp`.
+    """
+
+    executed = False
+
+
+class GaveUp(ResilientError):
+    """No session could be made within the budget of attempts, or within `recovery_timeout`.
+
+    The cause is an `ExceptionGroup` of what the attempts met. The client is not dead: the next
+    call starts a new recovery.
+    """
+
+    executed = False
+
+
+class RequestRefused(ResilientError, MCPError):
+    """The server answered the request with an HTTP error and no JSON-RPC error of its own.
+
+    It is an `mcp.MCPError` as well, with code -32603, as the SDK's client raises there. The
+    session is kept.
+    """
+
+    def __init__(self, message: str, *, status: int, evidence: Evidence) -> None:
+        ResilientError.__init__(self, message, evidence=evidence)
+        MCPError.__init__(self, INTERNAL_ERROR, message, {"status": status})
+        self.status = status
+        """The HTTP status; 401 and 403 are refused authentication."""

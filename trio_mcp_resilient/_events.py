@@ -1,0 +1,68 @@
+"""What a client tells those who watch it: frozen records, made only when somebody does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from trio_mcp_resilient._errors import Evidence, Recovery
+from trio_mcp_resilient._states import State
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The client moved along its table of states."""
+
+    before: State
+    after: State
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """A generation's handshake was completed and calls may use it."""
+
+    generation: int
+    session: str
+    """The session's fingerprint; empty if the server gave no id."""
+    protocol_version: str
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A generation was condemned; its calls in flight keep their answers' connections."""
+
+    generation: int
+    session: str
+    reason: str
+    evidence: Evidence | None
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFailed:
+    """A recovery gave up; the next call starts another."""
+
+    error: str
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """A request that certainly did not run, or is harmless to repeat, was sent again."""
+
+    method: str
+    generation: int
+    """The generation it was sent on the second time."""
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeLost:
+    """A request of unknown outcome was reported to its caller."""
+
+    method: str
+    evidence: Evidence
+
+
+Event: TypeAlias = StateChanged | SessionStarted | SessionEnded | RecoveryFailed | Resent | OutcomeLost
