@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from trio_mcp_resilient._errors import Evidence, Recovery
 from trio_mcp_resilient._states import State
+
+logger = logging.getLogger("trio_mcp_resilient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,18 @@ class OutcomeLost:
 
 
 Event: TypeAlias = StateChanged | SessionStarted | SessionEnded | RecoveryFailed | Resent | OutcomeLost
+
+Watcher: TypeAlias = Callable[[Event], None]
+"""Receives each event, synchronously, in the order things happened."""
+
+
+def contained(watcher: Watcher) -> Watcher:
+    """Wrap a user's watcher so that its failure costs one event and never a session."""
+
+    def watch(event: Event) -> None:
+        try:
+            watcher(event)
+        except Exception:
+            logger.exception("on_event raised for %s", type(event).__name__)
+
+    return watch

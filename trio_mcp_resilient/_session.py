@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mcp_types import InitializeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from trio_mcp_resilient._secrets import fingerprint
 from trio_mcp_resilient._wire import RawHeaders
@@ -39,6 +41,8 @@ class Session:
     protocol_version: str
     result: dict[str, Any]
     """The InitializeResult as it came."""
+    negotiated: InitializeResult
+    """The same, typed."""
     post_headers: RawHeaders
     """For a POST, encoded once for the whole generation."""
     get_headers: RawHeaders
@@ -56,6 +60,10 @@ class Session:
         version = result.get("protocolVersion")
         if not isinstance(version, str) or version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UnusableHandshake(f"the server answered with protocol version {version!r:.40}")
+        try:
+            negotiated = InitializeResult.model_validate(result)
+        except ValidationError as error:
+            raise UnusableHandshake("the server's InitializeResult is malformed") from error
         raw_id = next((value for name, value in headers if name == SESSION_HEADER), None)
         if raw_id is not None and not (raw_id and all(0x21 <= byte <= 0x7E for byte in raw_id)):
             raise UnusableHandshake("the server gave a session id that is not visible ASCII")
@@ -66,6 +74,7 @@ class Session:
             id=None if raw_id is None else raw_id.decode("ascii"),
             protocol_version=version,
             result=result,
+            negotiated=negotiated,
             post_headers=(ANSWER_TYPES, JSON_TYPE, *carried),
             get_headers=(STREAM_TYPE, *carried),
         )

@@ -1,0 +1,50 @@
+"""A Trio-native MCP client that outlives its sessions.
+
+The package from the ground up; every module imports only what stands above it here
+(`tests/test_layers.py` keeps this true):
+
+- words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_endpoint`, `_secrets`, `_wire`
+- sans-IO: `_jsonrpc`, `_sse`, `_detector`, `_session`
+- HTTP: `_dial`, `_http11`, `_connections`, `_httpx_transport`, `_http`
+- one session: `_answers`, `_handshake`, `_exchange`, `_flight`, `_listening`, `_inbound`, `_generation`
+- all of them: `_supervisor`, `_dispatcher`
+- what people hold: `_client`, re-exported here; `testing`; `__main__`
+"""
+
+from trio_mcp_resilient._client import Client as Client
+from trio_mcp_resilient._client import open_client as open_client
+from trio_mcp_resilient._detector import Verdict as Verdict
+from trio_mcp_resilient._detector import classify as classify
+from trio_mcp_resilient._detector import is_session_terminated as is_session_terminated
+from trio_mcp_resilient._errors import ConnectionLost as ConnectionLost
+from trio_mcp_resilient._errors import Evidence as Evidence
+from trio_mcp_resilient._errors import GaveUp as GaveUp
+from trio_mcp_resilient._errors import HandshakeFailed as HandshakeFailed
+from trio_mcp_resilient._errors import OutcomeUnknown as OutcomeUnknown
+from trio_mcp_resilient._errors import Recovery as Recovery
+from trio_mcp_resilient._errors import RequestRefused as RequestRefused
+from trio_mcp_resilient._errors import ResilientError as ResilientError
+from trio_mcp_resilient._errors import SessionLost as SessionLost
+from trio_mcp_resilient._events import Event as Event
+from trio_mcp_resilient._events import OutcomeLost as OutcomeLost
+from trio_mcp_resilient._events import RecoveryFailed as RecoveryFailed
+from trio_mcp_resilient._events import Resent as Resent
+from trio_mcp_resilient._events import SessionEnded as SessionEnded
+from trio_mcp_resilient._events import SessionStarted as SessionStarted
+from trio_mcp_resilient._events import StateChanged as StateChanged
+from trio_mcp_resilient._httpx_transport import TrioHTTPTransport as TrioHTTPTransport
+from trio_mcp_resilient._policy import Backoff as Backoff
+from trio_mcp_resilient._policy import Resend as Resend
+from trio_mcp_resilient._states import State as State
+from trio_mcp_resilient._statistics import Statistics as Statistics
+
+
+def _show_the_public_path() -> None:
+    """Make tracebacks, pickles and the docs say `trio_mcp_resilient.X`, where people import X from."""
+    for name, value in list(globals().items()):
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(f"{__name__}._"):
+            value.__module__ = __name__
+
+
+_show_the_public_path()
+del _show_the_public_path

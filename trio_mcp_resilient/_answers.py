@@ -1,0 +1,145 @@
+"""Reading an HTTP answer until it gives its verdict, bounded in bytes and time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from trio_mcp_resilient._jsonrpc import (
+    Failure,
+    InvalidMessage,
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    Result,
+    decode,
+    matches,
+)
+from trio_mcp_resilient._sse import SSEDecoder, SSEError
+from trio_mcp_resilient._wire import Response, Stage, WireError
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""The largest JSON answer or event that is read; rmcp's limit, and far above the SDK's 1 MiB."""
+EXCERPT_BYTES = 64 * 1024
+"""How much of a refusal's body is read: what the detector looks at."""
+EXCERPT_SECONDS = 5.0
+"""How long a refusal's body may take; a server that said no in its head has said enough."""
+
+Deliver = Callable[[Request | Notification | Result | Failure], Awaitable[None]]
+"""Takes what arrives beside the answer: notifications, the server's requests, stray answers."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the body of a 2xx answer held for one request."""
+
+    message: Result | Failure | None
+    """The request's own answer; None if the body ended without one."""
+    raw: bytes
+    """The text the detector should judge when there is no result: the error, or the odd body."""
+
+
+def header(response: Response, name: bytes) -> str:
+    """Return a header's first value, or an empty string."""
+    for field, value in response.headers:
+        if field == name:
+            return value.decode("latin-1")
+    return ""
+
+
+def media_type(response: Response) -> str:
+    """Return the content type without its parameters, in lower case."""
+    return header(response, b"content-type").partition(";")[0].strip().lower()
+
+
+async def read_answer(
+    response: Response, request_id: RequestId, deliver: Deliver, decoder: SSEDecoder
+) -> Answer:
+    """Read a 2xx answer up to the one message that answers `request_id`.
+
+    Args:
+        deliver: awaited for each message that is not the answer, in the order of the wire.
+        decoder: keeps the last event id and retry hint for whoever has to resume the stream.
+
+    Raises:
+        WireError: if the body was cut, or is larger or stranger than can be read.
+    """
+    if media_type(response) == "text/event-stream":
+        return await _from_stream(response, request_id, deliver, decoder)
+    body = await read_whole(response, MAX_MESSAGE_BYTES)
+    return await _pick(body, request_id, deliver) or Answer(None, body)
+
+
+async def _from_stream(
+    response: Response, request_id: RequestId, deliver: Deliver, decoder: SSEDecoder
+) -> Answer:
+    odd = b""
+    while chunk := await response.receive():
+        try:
+            events = decoder.feed(chunk)
+        except SSEError as error:
+            raise WireError(Stage.ANSWERING, f"unreadable event stream: {error}") from error
+        for event in events:
+            if not event.data:
+                continue
+            answer = await _pick(event.data, request_id, deliver)
+            if answer is None:
+                continue
+            if answer.message is not None:
+                return answer
+            odd = answer.raw
+    return Answer(None, odd)
+
+
+async def _pick(data: str | bytes, request_id: RequestId, deliver: Deliver) -> Answer | None:
+    """Find the answer in one JSON text; None if the text held other messages only."""
+    raw = data.encode() if isinstance(data, str) else data
+    try:
+        messages: list[Message] = decode(data)
+    except InvalidMessage:
+        return Answer(None, raw)
+    answer: Answer | None = None
+    for message in messages:
+        if isinstance(message, Result) and matches(message.id, request_id):
+            answer = answer or Answer(message, raw)
+        elif isinstance(message, Failure) and (message.id is None or matches(message.id, request_id)):
+            # An error without an id on this request's own answer is about this request: the
+            # server could not, or would not, read the id.
+            answer = answer or Answer(message, raw)
+        else:
+            await deliver(message)
+    return answer
+
+
+async def read_whole(response: Response, limit: int) -> bytes:
+    """Read a body to its end.
+
+    Raises:
+        WireError: if it was cut, or is larger than `limit` bytes.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := await response.receive():
+        size += len(chunk)
+        if size > limit:
+            raise WireError(Stage.ANSWERING, f"the answer is larger than {limit} bytes")
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def read_excerpt(response: Response) -> bytes:
+    """Read the beginning of a refusal's body: as much as comes in bounded bytes and time.
+
+    Never raises for a body that is slow, endless or cut: the refusal stands without it.
+    """
+    body = b""
+    with trio.move_on_after(EXCERPT_SECONDS):
+        try:
+            while len(body) < EXCERPT_BYTES and (chunk := await response.receive()):
+                body += chunk
+        except WireError:
+            pass
+    return body[:EXCERPT_BYTES]

@@ -1,0 +1,275 @@
+"""The SDK's seam: every request of every kind passes here, in its caller's own task.
+
+`mcp.ClientSession` runs on any `Dispatcher`. On this one a call is: await a ready generation,
+POST, read the answer, return. What follows when the POST brings anything but an answer is
+`_outcome.TREATMENTS`; the code below only carries that table out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.abc
+import trio
+from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
+
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.exceptions import MCPError
+from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery
+from trio_mcp_resilient._events import OutcomeLost, Resent, Watcher
+from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._inbound import Inbound
+from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
+from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
+from trio_mcp_resilient._session import VERSION_HEADER
+from trio_mcp_resilient._statistics import Counters
+from trio_mcp_resilient._supervisor import Supervisor
+from trio_mcp_resilient._wire import RawHeaders
+
+logger = logging.getLogger("trio_mcp_resilient")
+
+resend_override: ContextVar[Resend | None] = ContextVar("resend_override", default=None)
+"""The policy of the call being made, when it differs from the client's. The SDK's session
+passes no option of ours through, but it does run in the caller's task."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One logical call: at most two POSTs."""
+
+    method: str
+    params: dict[str, Any]
+    request_id: RequestId | None
+    """The id the caller insists on; None to mint one per POST."""
+    headers: RawHeaders
+    on_progress: ProgressFnT | None
+    cancellable: bool
+
+    def tool(self) -> str | None:
+        """The name of the tool to call, if it is a tool call."""
+        name = self.params.get("name")
+        return name if self.method == "tools/call" and isinstance(name, str) else None
+
+
+class ResilientDispatcher:
+    """An `mcp.shared.dispatcher.Dispatcher` whose sessions come and go beneath it."""
+
+    def __init__(
+        self,
+        *,
+        resend: Resend,
+        backoff: Backoff,
+        timeouts: Timeouts,
+        counters: Counters,
+        watcher: Watcher | None,
+    ) -> None:
+        self.inbound = Inbound(self)
+        self.supervisor: Supervisor
+        """Set before `initialize` is called; the two know each other."""
+        self.initialize_params: dict[str, Any] | None = None
+        """What the first handshake said of the client, said again to every later session."""
+        self._resend = resend
+        self._backoff = backoff
+        self._timeouts = timeouts
+        self._counters = counters
+        self._watcher = watcher
+        self._ids = itertools.count(1)
+        self._repeatable_tools: frozenset[str] = frozenset()
+
+    def next_id(self) -> int:
+        """Mint a request id, unique for the life of the client and so in each of its sessions."""
+        return next(self._ids)
+
+    # -- the Dispatcher protocol --------------------------------------------------------------
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Hand the server's messages to the session until cancelled."""
+        self.inbound.attach(on_request, on_notify, on_notify_intercept)
+        task_status.started()
+        await self.inbound.run()
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification on the current session; it is dropped if there is none to be had."""
+        if method == "notifications/initialized":
+            # Part of each handshake of ours; the SDK's session says it once, after the fact.
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            generation = await self.supervisor.ready()
+        except (GaveUp, HandshakeFailed, trio.ClosedResourceError) as error:
+            logger.debug("dropped %s: %s", method, error)
+            return
+        await generation.notify(method, None if params is None else dict(params))
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """Send a request and return its result, whatever session that takes.
+
+        Waits for a ready session (at most the recovery timeout), for the answer, and once more
+        for both if the request has to be sent again.
+
+        Raises:
+            MCPError: the server answered with a JSON-RPC error, or `opts["timeout"]` elapsed.
+            ResilientError: as its subclasses say.
+            trio.ClosedResourceError: the client is closed.
+
+        Cancellation: the request is never sent again; the server is told in the background.
+        Whether it ran is unknown. Checkpoint: always.
+        """
+        opts = opts or {}
+        if method == "initialize":
+            return await self._initialize(params)
+        call = _call(method, params, opts)
+        timeout = opts.get("timeout")
+        if timeout is None:
+            return await self._send(call)
+        with trio.move_on_after(timeout):
+            return await self._send(call)
+        raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out")
+
+    async def _initialize(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Answer the SDK session's own `initialize` from the handshake that a generation made."""
+        if self.initialize_params is not None:
+            await trio.lowlevel.checkpoint()
+            raise MCPError(INVALID_REQUEST, "this client makes its handshakes itself")
+        self.initialize_params = dict(params or {})
+        self.supervisor.start()
+        generation = await self.supervisor.ready()
+        return generation.session.result
+
+    # -- one logical call ---------------------------------------------------------------------
+
+    async def _send(self, call: Call) -> dict[str, Any]:
+        self._counters.calls += 1
+        generation = await self.supervisor.ready()
+        outcome = await self._post(generation, call)
+        if outcome.fate is not Fate.ANSWERED and self._may_resend(call, outcome):
+            generation = await self._next_chance(call, outcome)
+            self._counters.resends += 1
+            if self._watcher is not None and outcome.evidence is not None:
+                self._watcher(Resent(call.method, generation.number, outcome.evidence))
+            outcome = await self._post(generation, call)
+            if outcome.result is None:
+                raise self._error(call, outcome, resent=True)
+        if outcome.result is None:
+            raise self._error(call, outcome)
+        if call.method == "tools/list" and self._resend is Resend.IDEMPOTENT:
+            self._learn_tools(call, outcome.result)
+        return outcome.result
+
+    async def _post(self, generation: Generation, call: Call) -> Outcome:
+        """Send once, and tell the supervisor what it means for the session."""
+        request_id = self.next_id() if call.request_id is None else call.request_id
+        params = call.params
+        if call.on_progress is not None:
+            # The id is the token: fresh for each POST, so late progress of the first is nobody's.
+            params = {**params, "_meta": {**(params.get("_meta") or {}), "progressToken": request_id}}
+        outcome = await generation.request(
+            call.method,
+            params,
+            request_id=request_id,
+            headers=call.headers,
+            on_progress=call.on_progress,
+            cancellable=call.cancellable,
+        )
+        if outcome.fate is not Fate.ANSWERED:
+            self.supervisor.report(generation, TREATMENTS[outcome.fate].notice, outcome.evidence)
+        return outcome
+
+    def _may_resend(self, call: Call, outcome: Outcome) -> bool:
+        policy = resend_override.get() or self._resend
+        if policy is Resend.NEVER:
+            return False
+        if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY):
+            return True
+        if outcome.fate is not Fate.UNKNOWN:
+            return False
+        if call.method in HARMLESS or policy is Resend.ALWAYS:
+            return True
+        return policy is Resend.IDEMPOTENT and call.tool() in self._repeatable_tools
+
+    async def _next_chance(self, call: Call, outcome: Outcome) -> Generation:
+        """Await the session to send on again; if none comes, raise what the first POST met."""
+        try:
+            if outcome.fate is Fate.BUSY:
+                pause = self._backoff.delay(1, random.random) if outcome.pause is None else outcome.pause
+                if pause > self._timeouts.recovery:
+                    raise self._error(call, outcome)
+                await trio.sleep(pause)
+            return await self.supervisor.ready()
+        except (GaveUp, HandshakeFailed) as failure:
+            raise self._error(call, outcome, failure.recovery) from failure
+
+    def _error(
+        self, call: Call, outcome: Outcome, recovery: Recovery | None = None, *, resent: bool = False
+    ) -> Exception:
+        if outcome.error is not None:
+            return outcome.error
+        kind = TREATMENTS[outcome.fate].error
+        assert kind is not None
+        if recovery is None:
+            recovery = self.supervisor.recovery_so_far()
+        summary = SUMMARIES[outcome.fate].format(call.method) + (" (sent twice)" if resent else "")
+        error = kind(summary, evidence=outcome.evidence, recovery=recovery)
+        if isinstance(error, OutcomeUnknown):
+            self._counters.outcome_unknown += 1
+            if self._watcher is not None and outcome.evidence is not None:
+                self._watcher(OutcomeLost(call.method, outcome.evidence))
+        return error
+
+    def _learn_tools(self, call: Call, result: dict[str, Any]) -> None:
+        """Note which tools the server marks as safe to repeat; only for who trusts it with that."""
+        found = frozenset(_repeatable(result))
+        is_next_page = "cursor" in call.params
+        self._repeatable_tools = self._repeatable_tools | found if is_next_page else found
+
+
+SUMMARIES = {
+    Fate.LOST: "{} was not executed: the session was lost",
+    Fate.UNSENT: "{} was not executed: it never left whole",
+    Fate.UNKNOWN: "{} may or may not have been executed",
+}
+
+
+def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions) -> Call:
+    headers = opts.get("headers")
+    # The session stamps the version it last knew; what counts is the version of the generation
+    # that the request really goes out on.
+    extra = () if not headers else tuple(
+        (name.lower().encode("ascii"), value.encode("ascii"))
+        for name, value in headers.items()
+        if name.lower().encode("ascii") != VERSION_HEADER
+    )
+    return Call(
+        method=method,
+        params=dict(params or {}),
+        request_id=opts.get("request_id"),
+        headers=extra,
+        on_progress=opts.get("on_progress"),
+        cancellable=opts.get("cancel_on_abandon", True),
+    )
+
+
+def _repeatable(result: dict[str, Any]) -> list[str]:
+    names = []
+    for tool in result.get("tools") or ():
+        hints = tool.get("annotations") or {} if isinstance(tool, dict) else {}
+        if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+            names.append(tool.get("name"))
+    return names

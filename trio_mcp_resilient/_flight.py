@@ -1,0 +1,66 @@
+"""A call in flight, and how the end of its session reaches it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import trio
+
+from mcp.shared.dispatcher import ProgressFnT
+from trio_mcp_resilient._errors import Evidence
+from trio_mcp_resilient._jsonrpc import RequestId
+
+
+class EndReason(enum.StrEnum):
+    """Why a generation ended."""
+
+    LOST = "lost"
+    """The server no longer knows the session."""
+    INVALIDATED = "invalidated"
+    """The application asked for a fresh one."""
+    CLOSED = "closed"
+    """The client was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnd:
+    """How a generation ended: what is broadcast to its calls in flight."""
+
+    reason: EndReason
+    evidence: Evidence | None = None
+
+
+class Flight:
+    """One call in flight: the scope its request runs in, and the channel it hears of the end by.
+
+    The call keeps its own POST after it has heard, because only its own answer, refusal or cut
+    tells whether it ran.
+    """
+
+    __slots__ = ("_hear", "_tell", "on_progress", "request_id", "scope", "sent")
+
+    def __init__(self, request_id: RequestId, on_progress: ProgressFnT | None) -> None:
+        self.request_id = request_id
+        self.on_progress = on_progress
+        self.sent = False
+        """Whether the request was handed to the transport: what may be cancelled at the server."""
+        self.scope = trio.CancelScope()
+        # One end is all a flight can hear, so the sender never blocks and never loses it.
+        self._tell, self._hear = trio.open_memory_channel[GenerationEnd](1)
+
+    def tell(self, end: GenerationEnd, drain: float) -> None:
+        """Broadcast the end to this call and bound what it may still wait for, in seconds."""
+        self._tell.send_nowait(end)
+        self.scope.deadline = min(self.scope.deadline, trio.current_time() + drain)
+
+    async def end_within(self, seconds: float) -> GenerationEnd | None:
+        """Wait for the end of the session, at most `seconds`; None if it still stands then."""
+        with trio.move_on_after(seconds):
+            return await self._hear.receive()
+        return None
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        self._tell.close()
+        self._hear.close()

@@ -1,0 +1,243 @@
+"""HTTP for a generation: which way its requests go out, and httpx's words translated to ours.
+
+There are two ways. Without an `auth` flow, a client of the user's or a proxy, httpx has nothing
+to do for us, and requests go straight to the Trio-native connections (`PlainWire`). Otherwise
+they pass through an `httpx.AsyncClient` (`HttpxWire`), ours over the same connections, or the
+user's over whatever it has. This module and `_httpx_transport` are the only ones that know
+httpx's names.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+import trio
+
+from trio_mcp_resilient._connections import Connections
+from trio_mcp_resilient._dial import Connect
+from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._httpx_transport import TrioHTTPTransport, stage_of
+from trio_mcp_resilient._wire import RawHeaders, Response, Stage, Wire, WireError
+
+MAX_REDIRECTS = 5
+FAREWELL_SECONDS = 1.0
+"""How long a foreign transport may take to close a connection, since it may wait for its peer."""
+DEFAULT_HEADERS = {
+    "user-agent": "trio-mcp-resilient",
+    # MCP answers are small or streamed, and what is never compressed cannot be a bomb.
+    "accept-encoding": "identity",
+}
+
+
+def wire_opener(
+    endpoint: Endpoint,
+    *,
+    headers: Mapping[str, str] | None,
+    auth: httpx.Auth | None,
+    http_client: httpx.AsyncClient | None,
+    ssl_context: ssl.SSLContext | None,
+    connect: Connect | None,
+    read_timeout: float,
+) -> Callable[[], Wire]:
+    """Choose the way out once, and return what opens it afresh for each generation.
+
+    Raises:
+        ValueError: for a header that is none, or options that exclude each other.
+    """
+    fields = _encode({**DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}})
+    if http_client is not None:
+        if auth is not None or ssl_context is not None or connect is not None:
+            raise ValueError("auth, ssl_context and connect are settings of the http_client you pass")
+        # Its own default headers stand where the application set none here.
+        own = _encode({name.lower(): value for name, value in (headers or {}).items()})
+        return lambda: HttpxWire(http_client, endpoint, own, read_timeout, owned=False)
+    proxied = connect is None and _proxied(endpoint)
+    if auth is None and not proxied:
+        return lambda: PlainWire(
+            Connections(connect=connect, ssl_context=ssl_context), endpoint, fields, read_timeout
+        )
+    transport = None if proxied else TrioHTTPTransport
+
+    def open_wire() -> Wire:
+        client = httpx.AsyncClient(
+            auth=auth,
+            verify=ssl_context if ssl_context is not None else True,
+            transport=None if transport is None else transport(ssl_context=ssl_context, connect=connect),
+            trust_env=transport is None,
+        )
+        return HttpxWire(client, endpoint, fields, read_timeout, owned=True)
+
+    return open_wire
+
+
+def _proxied(endpoint: Endpoint) -> bool:
+    proxies = getproxies()
+    return (endpoint.scheme in proxies or "all" in proxies) and not proxy_bypass(endpoint.host)
+
+
+def _encode(headers: Mapping[str, str]) -> RawHeaders:
+    """Encode header fields, refusing what could smuggle in a second one."""
+    fields: list[tuple[bytes, bytes]] = []
+    for name, value in headers.items():
+        if not name.isascii() or not name or any(c <= " " or c in ':\x7f' for c in name):
+            raise ValueError(f"{name!r} is not a header name")
+        if any(c in "\r\n\0" for c in value):
+            raise ValueError(f"the value of header {name!r} has a line break or NUL in it")
+        fields.append((name.encode("ascii"), value.strip().encode("utf-8")))
+    return tuple(fields)
+
+
+class PlainWire:
+    """An endpoint straight over Trio-native connections, owned by one generation."""
+
+    def __init__(
+        self, connections: Connections, endpoint: Endpoint, fields: RawHeaders, read_timeout: float
+    ) -> None:
+        self._connections = connections
+        self._endpoint = endpoint
+        self._fields = fields
+        self._read_timeout = read_timeout
+        self._cookies = httpx.Cookies()
+
+    async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
+        """Send a request, following redirects that stay on the origin and keep the method."""
+        for _ in range(MAX_REDIRECTS):
+            response = await self._send_once(method, headers, body)
+            there = _redirect(self._endpoint, method, response)
+            if there is None:
+                break
+            await response.aclose()
+            # Remembered, so that only the first request of a generation makes the detour.
+            self._endpoint = there
+        return response
+
+    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response:
+        endpoint = self._endpoint
+        fields = (*self._fields, *headers)
+        if self._cookies:
+            fields = (*fields, *self._cookie_header())
+        response = await self._connections.request(
+            endpoint,
+            method,
+            fields,
+            body,
+            # The standalone stream may be silent for as long as it likes.
+            read_timeout=math.inf if method == "GET" else self._read_timeout,
+        )
+        if any(name == b"set-cookie" for name, _ in response.headers):
+            # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
+            told = httpx.Response(200, headers=list(response.headers), request=self._as_httpx())
+            self._cookies.extract_cookies(told)
+        return response
+
+    def _as_httpx(self) -> httpx.Request:
+        return httpx.Request("POST", self._endpoint.url)
+
+    def _cookie_header(self) -> RawHeaders:
+        request = self._as_httpx()
+        self._cookies.set_cookie_header(request)
+        value = request.headers.get("cookie")
+        return () if value is None else ((b"cookie", value.encode("ascii")),)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._connections.aclose()
+
+
+class HttpxWire:
+    """An endpoint through an `httpx.AsyncClient`, with its auth flow, cookies and event hooks."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        endpoint: Endpoint,
+        fields: RawHeaders,
+        read_timeout: float,
+        *,
+        owned: bool,
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._fields = fields
+        self._read_timeout = None if read_timeout == math.inf else read_timeout
+        self._owned = owned
+
+    async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
+        """Send a request, following redirects that stay on the origin and keep the method."""
+        for _ in range(MAX_REDIRECTS):
+            response = await self._send_once(method, headers, body)
+            there = _redirect(self._endpoint, method, response)
+            if there is None:
+                break
+            await response.aclose()
+            self._endpoint = there
+        return response
+
+    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> HttpxResponse:
+        request = self._client.build_request(
+            method,
+            self._endpoint.url,
+            headers=[*self._fields, *headers],
+            content=body if method == "POST" else None,
+            timeout=httpx.Timeout(10.0, read=None if method == "GET" else self._read_timeout),
+        )
+        try:
+            response = await self._client.send(request, stream=True, follow_redirects=False)
+        except httpx.TransportError as error:
+            raise WireError(stage_of(error), _said(error)) from error
+        return HttpxResponse(response)
+
+    async def aclose(self) -> None:
+        """Close the client, unless it is the user's."""
+        if self._owned:
+            with trio.move_on_after(FAREWELL_SECONDS):
+                await self._client.aclose()
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+class HttpxResponse:
+    """An `httpx.Response`, as a generation reads it."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._body: AsyncIterator[bytes] | None = None
+        self.status = response.status_code
+        self.headers: RawHeaders = [(name.lower(), value) for name, value in response.headers.raw]
+
+    async def receive(self) -> bytes:
+        """Return the next bytes of the body, decompressed, or `b""` at its end."""
+        if self._body is None:
+            self._body = self._response.aiter_bytes()
+        try:
+            async for chunk in self._body:
+                if chunk:
+                    return chunk
+        except httpx.TransportError as error:
+            raise WireError(Stage.ANSWERING, _said(error)) from error
+        except httpx.DecodingError as error:
+            raise WireError(Stage.ANSWERING, f"undecodable answer: {_said(error)}") from error
+        return b""
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it."""
+        # httpx's transports may do I/O here, and under a pending cancellation leave their pool
+        # in disorder: so they get a moment in which nothing can be cancelled.
+        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+            await self._response.aclose()
+
+
+def _redirect(endpoint: Endpoint, method: str, response: Response) -> Endpoint | None:
+    """Return where to send the same request again, if this answer says so and may be obeyed."""
+    if response.status not in ((307, 308) if method != "GET" else (301, 302, 303, 307, 308)):
+        return None
+    location = next((value for name, value in response.headers if name == b"location"), b"")
+    return endpoint.redirected(location.decode("latin-1")) if location else None
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,135 @@
+"""What the server sends of its own accord: notifications, requests, and their order.
+
+Notifications are handed over one after another in the order of the wire, by one task for the
+whole life of the client, so that a handler is not cut off because a session ended. Requests
+are answered concurrently, each in the nursery of the generation that asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import anyio
+import trio
+from mcp_types import INTERNAL_ERROR, ErrorData
+
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, Outbound
+from mcp.shared.dispatcher import run_notify_intercept
+from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
+from mcp.shared.transport_context import TransportContext
+from trio_mcp_resilient._jsonrpc import Notification, Request, RequestId, encode_error, encode_result
+
+logger = logging.getLogger("trio_mcp_resilient")
+
+MAX_UNDELIVERED = 1024
+"""Notifications that wait for a slow handler; beyond it the oldest is dropped, since holding
+the stream back could make a handler wait for an answer that waits behind it."""
+
+
+class Asker(Protocol):
+    """The generation a request came from, as far as answering it goes."""
+
+    async def answer(self, body: bytes) -> None:
+        """POST an answer on the session that asked."""
+        ...
+
+
+class InboundContext:
+    """The SDK's `DispatchContext` for one inbound message."""
+
+    def __init__(self, back: Outbound, request_id: RequestId | None, progress_token: RequestId | None) -> None:
+        self._back = back
+        self._progress_token = progress_token
+        self.request_id = request_id
+        self.transport = TransportContext(kind="streamable-http", can_send_request=True)
+        self.can_send_request = True
+        self.message_metadata = None
+        self.cancel_requested = anyio.Event()
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """Send a request of the client's own while handling the server's."""
+        return await self._back.send_raw_request(method, params, opts)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification while handling a request."""
+        await self._back.notify(method, params, opts)
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress of the request being handled, if the server asked for it."""
+        if self._progress_token is None:
+            await trio.lowlevel.checkpoint()
+            return
+        params = {"progressToken": self._progress_token, "progress": progress, "total": total, "message": message}
+        known = {name: value for name, value in params.items() if value is not None}
+        await self._back.notify("notifications/progress", known)
+
+
+class Inbound:
+    """The way from the wire to the SDK session's handlers."""
+
+    def __init__(self, back: Outbound) -> None:
+        self._back = back
+        self._on_request: OnRequest | None = None
+        self._on_notify: OnNotify | None = None
+        self._intercept: OnNotifyIntercept | None = None
+        self._queue, self._waiting = trio.open_memory_channel[Notification](MAX_UNDELIVERED)
+        self.dropped = 0
+
+    def attach(
+        self, on_request: OnRequest, on_notify: OnNotify, on_notify_intercept: OnNotifyIntercept | None
+    ) -> None:
+        """Take the handlers that `Dispatcher.run` was given."""
+        self._on_request = on_request
+        self._on_notify = on_notify
+        self._intercept = on_notify_intercept
+
+    async def run(self) -> None:
+        """Hand notifications over until cancelled; a handler that raises costs only its own."""
+        with self._queue, self._waiting:
+            async for notification in self._waiting:
+                assert self._on_notify is not None
+                context = InboundContext(self._back, None, None)
+                try:
+                    await self._on_notify(context, notification.method, notification.params)
+                except Exception:
+                    logger.exception("the handler of %s raised", notification.method)
+
+    def notification(self, notification: Notification) -> None:
+        """Take a notification, in wire order, without blocking."""
+        if run_notify_intercept(self._intercept, notification.method, notification.params):
+            return
+        try:
+            self._queue.send_nowait(notification)
+        except trio.WouldBlock:
+            self._waiting.receive_nowait()
+            self._queue.send_nowait(notification)
+            self.dropped += 1
+            logger.warning("%d notifications wait for a handler: the oldest was dropped", MAX_UNDELIVERED)
+        except trio.ClosedResourceError:
+            logger.debug("dropped %s: the client is closed", notification.method)
+
+    async def request(self, request: Request, asker: Asker) -> None:
+        """Run the handler of a server's request and POST what it gave on the session that asked."""
+        assert self._on_request is not None
+        context = InboundContext(self._back, request.id, _progress_token(request.params))
+        try:
+            body = encode_result(request.id, await self._on_request(context, request.method, request.params))
+        except Exception as error:
+            known = handler_exception_to_error_data(error)
+            if known is None:
+                logger.exception("the handler of %s raised", request.method)
+                known = ErrorData(code=INTERNAL_ERROR, message="the client's handler failed")
+            body = encode_error(request.id, known.code, known.message, known.data)
+        await asker.answer(body)
+
+
+def _progress_token(params: Mapping[str, Any] | None) -> RequestId | None:
+    meta = (params or {}).get("_meta")
+    token = meta.get("progressToken") if isinstance(meta, Mapping) else None
+    return token if isinstance(token, str | int) and not isinstance(token, bool) else None

@@ -1,0 +1,297 @@
+"""Who keeps a session standing: start generation n, await its end, back off, start n+1.
+
+Callers never make a session themselves and never wait for each other: they report what they
+saw of a generation, and await the next ready one. News about a generation that is no longer
+the current one changes nothing, a recovery asked for while one is under way is the same
+recovery, and nothing here holds a lock: every decision is made between two checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError
+from trio_mcp_resilient._events import RecoveryFailed, SessionEnded, SessionStarted, StateChanged, Watcher
+from trio_mcp_resilient._flight import EndReason, GenerationEnd
+from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._handshake import TryAgain
+from trio_mcp_resilient._outcome import Fate, Notice
+from trio_mcp_resilient._policy import Backoff, Timeouts
+from trio_mcp_resilient._states import State, StateMachine
+from trio_mcp_resilient._statistics import Counters
+
+logger = logging.getLogger("trio_mcp_resilient")
+
+
+class Series:
+    """One recovery: its attempts, and the event that everybody who needs a session awaits."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.attempts = 0
+        self.errors: list[Exception] = []
+        self.failure: ResilientError | None = None
+        self._began = trio.current_time()
+
+    def so_far(self) -> Recovery:
+        """Return how it went until now."""
+        last = str(self.errors[-1]) if self.errors and not self.done.is_set() or self.failure else ""
+        return Recovery(self.attempts, trio.current_time() - self._began, last)
+
+
+class Supervisor:
+    """The one task that makes sessions for a client."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        make: Callable[[int], Generation],
+        *,
+        name: str,
+        backoff: Backoff,
+        timeouts: Timeouts,
+        counters: Counters,
+        on_started: Callable[[Generation], None],
+        watcher: Watcher | None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._make = make
+        self._name = name
+        self._backoff = backoff
+        self._timeouts = timeouts
+        self._counters = counters
+        self._on_started = on_started
+        self._watcher = watcher
+        self._machine = StateMachine(self._changed)
+        self._number = 0
+        self._current: Generation | None = None
+        self._doubted: Generation | None = None
+        self._series: Series | None = None
+        self._wanted = trio.Event()
+
+    def start(self) -> None:
+        """Begin making the first session, now that it is known how the client introduces itself."""
+        self._series = Series()
+        self._wanted.set()
+
+    # -- what callers see ---------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Where the client is in its table of states."""
+        return self._machine.state
+
+    @property
+    def number(self) -> int:
+        """The newest generation that has stood; 0 before the first."""
+        return self._number
+
+    @property
+    def current(self) -> Generation | None:
+        """The ready generation, if there is one now."""
+        return self._current
+
+    async def ready(self) -> Generation:
+        """Return the current generation, awaiting the next one's ready event if there is none.
+
+        No checkpoint if one is ready: the request that follows is one.
+
+        Raises:
+            GaveUp: after the budget of attempts, or after the recovery timeout.
+            HandshakeFailed: if the server's answer to `initialize` was final.
+            trio.ClosedResourceError: if the client is closed, or closes meanwhile.
+        """
+        if self._current is not None:
+            return self._current
+        with trio.move_on_after(self._timeouts.recovery):
+            while True:
+                if self.state is State.CLOSED:
+                    raise trio.ClosedResourceError("this client is closed")
+                if self._current is not None:
+                    return self._current
+                series = self._series or self._begin()
+                await series.done.wait()
+                if series.failure is not None:
+                    raise _own_copy(series.failure)
+        series = self._series or Series()
+        raise GaveUp(
+            f"no session at {self._endpoint} within {self._timeouts.recovery:g} s",
+            recovery=series.so_far(),
+        ) from _group(series.errors)
+
+    def recovery_so_far(self) -> Recovery | None:
+        """Return how the recovery under way is going; None if none is."""
+        return None if self._series is None else self._series.so_far()
+
+    def report(self, generation: Generation, notice: Notice, evidence: Evidence | None) -> None:
+        """Take what a call saw of the generation it ran on. Synchronous."""
+        if generation is self._current:
+            if notice is Notice.CONDEMN:
+                self._end(generation, GenerationEnd(EndReason.LOST, evidence))
+            elif notice is Notice.SUSPECT:
+                logger.info("%s: generation %d is in doubt: %s", self._name, generation.number, evidence)
+                self._current, self._doubted = None, generation
+                self._begin()
+        elif notice is not Notice.CONDEMN:
+            return
+        elif generation is self._doubted:
+            # Somebody has the proof that the probe under way is still asking for.
+            self._end(generation, GenerationEnd(EndReason.LOST, evidence))
+        elif generation.number > self._number:
+            # Its own stream found it lost before it was published: `_attempt` will see the end.
+            generation.condemn(GenerationEnd(EndReason.LOST, evidence))
+
+    def invalidate(self) -> None:
+        """Throw the current session away; its calls in flight finish on it, the next get a new one."""
+        generation = self._current or self._doubted
+        if generation is not None:
+            self._end(generation, GenerationEnd(EndReason.INVALIDATED))
+
+    def close(self) -> None:
+        """Refuse new calls and wake those that wait. The generations part when `run` is cancelled."""
+        if self.state is State.CLOSED:
+            return
+        self._machine.move(State.CLOSED)
+        self._current = self._doubted = None
+        if self._series is not None:
+            self._series.done.set()
+
+    # -- the task -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Make sessions until cancelled: whenever one is wanted, try until one stands or the budget ends."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                if self._series is not None:
+                    await self._recover(nursery, self._series)
+
+    async def _recover(self, nursery: trio.Nursery, series: Series) -> None:
+        while True:
+            series.attempts += 1
+            pause = 0.0
+            try:
+                self._stands(await self._attempt(nursery), series)
+                return
+            except HandshakeFailed as error:
+                series.errors.append(error)
+                self._fails(series, error)
+                return
+            except TryAgain as error:
+                series.errors.append(error)
+                pause = error.pause or 0.0
+                logger.info("%s: attempt %d failed: %s", self._name, series.attempts, error)
+            if self._backoff.spent(series.attempts):
+                self._fails(series, None)
+                return
+            await trio.sleep(max(pause, self._backoff.delay(series.attempts, random.random)))
+
+    async def _attempt(self, nursery: trio.Nursery) -> Generation:
+        """Make one attempt: ask the session that is in doubt, or make another."""
+        if self._doubted is not None and await self._lives(self._doubted):
+            return self._doubted
+        generation = self._make(self._number + 1)
+        self._counters.handshakes += 1
+        await nursery.start(generation.run)
+        if generation.end is not None:
+            raise TryAgain(f"the new session was lost at once: {generation.end.evidence}")
+        return generation
+
+    async def _lives(self, generation: Generation) -> bool:
+        """Ask a session in doubt, by ping, whether it still stands.
+
+        Raises:
+            TryAgain: if the server cannot be reached, or did not say.
+        """
+        with trio.move_on_after(self._timeouts.handshake):
+            outcome = await generation.probe()
+            if generation.end is not None:
+                return False
+            if outcome.fate is Fate.LOST:
+                self._end(generation, GenerationEnd(EndReason.LOST, outcome.evidence))
+                return False
+            if outcome.fate in (Fate.ANSWERED, Fate.REFUSED):
+                return True
+            raise TryAgain(str(outcome.evidence), outcome.pause)
+        raise TryAgain(f"{self._endpoint}: no answer to ping within {self._timeouts.handshake:g} s")
+
+    # -- the moves ----------------------------------------------------------------------------
+
+    def _begin(self) -> Series:
+        """Start a recovery, or join the one under way."""
+        self._machine.move(State.RECOVERING)
+        if self._series is None:
+            self._series = Series()
+        self._wanted.set()
+        return self._series
+
+    def _end(self, generation: Generation, end: GenerationEnd) -> None:
+        in_flight = generation.in_flight
+        if not generation.condemn(end):
+            return
+        self._current = self._doubted = None
+        self._counters.losses += end.reason is EndReason.LOST
+        log = logger.warning if end.reason is EndReason.LOST else logger.info
+        log("%s: generation %d %s: %s", self._name, generation.number, end.reason, end.evidence)
+        if self._watcher is not None:
+            label = generation.session.label
+            self._watcher(SessionEnded(generation.number, label, end.reason, end.evidence, in_flight))
+        self._begin()
+
+    def _stands(self, generation: Generation, series: Series) -> None:
+        if self.state is State.CLOSED:
+            return
+        is_new = generation.number != self._number
+        self._number = generation.number
+        self._current, self._doubted, self._series = generation, None, None
+        if is_new:
+            self._counters.generations += 1
+            self._on_started(generation)
+        series.errors.clear()
+        series.done.set()
+        recovery = series.so_far()
+        self._counters.last_recovery_seconds = recovery.seconds
+        self._machine.move(State.READY)
+        logger.info("%s: generation %d is ready (%s)", self._name, generation.number, recovery)
+        if is_new and self._watcher is not None:
+            session = generation.session
+            self._watcher(
+                SessionStarted(generation.number, session.label, session.protocol_version, recovery)
+            )
+
+    def _fails(self, series: Series, final: HandshakeFailed | None) -> None:
+        recovery = series.so_far()
+        if final is None:
+            failure: ResilientError = GaveUp(f"no session at {self._endpoint}", recovery=recovery)
+            failure.__cause__ = _group(series.errors)
+        else:
+            failure = HandshakeFailed(*final.args, recovery=recovery)
+            failure.__cause__ = final.__cause__
+        series.failure = failure
+        self._series = None
+        self._machine.move(State.DORMANT)
+        logger.error("%s: %s", self._name, failure)
+        if self._watcher is not None:
+            self._watcher(RecoveryFailed(str(failure), recovery))
+        series.done.set()
+
+    def _changed(self, before: State, after: State) -> None:
+        if self._watcher is not None:
+            self._watcher(StateChanged(before, after))
+
+
+def _own_copy(failure: ResilientError) -> ResilientError:
+    """Make each waiter an exception of its own: a shared one would collect their tracebacks."""
+    copy = type(failure)(*failure.args, recovery=failure.recovery)
+    copy.__cause__ = failure.__cause__
+    return copy
+
+
+def _group(errors: list[Exception]) -> ExceptionGroup[Exception] | None:
+    return ExceptionGroup("what the attempts met", errors) if errors else None
