@@ -1,0 +1,158 @@
+"""What is checked before a change lands: `nox` runs all of it, `nox -s tests` one session."""
+
+from __future__ import annotations
+
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.reuse_venv = "yes"
+# Cheap ones first; all run, also after one has failed.
+nox.options.sessions = ["lint", "typing", "typing_legacy", "docs", "minimal", "package", "tests"]
+
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+PACKAGE = "trio_mcp_resilient"
+TYPED = [PACKAGE, "tests/typing/api.py"]
+
+OLD_SDK = "mcp==1.30.0"
+"""The last SDK of the 1.x line, whose servers are still everywhere."""
+
+FLAKE8_ASYNC = [
+    "--select=ASYNC",
+    # The 9xx rules are off unless each is named; a prefix such as ASYNC9 enables none of them.
+    "--enable=ASYNC,ASYNC900,ASYNC910,ASYNC911,ASYNC912,ASYNC913",
+    # It says to leave httpx for its continuation. httpx is our public interface (`httpx.Auth`,
+    # `httpx.AsyncClient`) and is what applications have; its default transport, the reason
+    # for the rule, is not used unless the application brings it.
+    "--disable=ASYNC127",
+]
+
+
+def group(name: str) -> list[str]:
+    """The requirements of one dependency group."""
+    return list(nox.project.dependency_groups(PYPROJECT, name))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, common mistakes, and Trio's rules for async code."""
+    session.install(*group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("flake8", *FLAKE8_ASYNC, PACKAGE)
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Both type checkers, on the package and on every public spelling; nothing public untyped."""
+    session.install("-e", ".", *group("typing"))
+    session.run("mypy", *TYPED)
+    # The command from the package index is a wrapper: it runs the checker by the machine's node.
+    session.run("pyright", *TYPED)
+    session.run("pyright", "--verifytypes", PACKAGE, "--ignoreexternal")
+
+
+@nox.session
+def typing_legacy(session: nox.Session) -> None:
+    """Applications that still check with trio-typing, and so with mypy 1.8, can check against us."""
+    session.install(".", *group("typing-legacy"))
+    # From elsewhere, so that mypy meets the installed package, as an application's would.
+    session.chdir(session.create_tmp())
+    typing_tests = ROOT / "tests" / "typing"
+    session.run("mypy", "--config-file", str(typing_tests / "legacy.ini"), str(typing_tests / "legacy.py"))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The manual builds without a warning, every reference resolves, and its examples run."""
+    session.install("-e", ".", *group("docs"))
+    for builder in ("html", "doctest"):
+        session.run(
+            "sphinx-build", "-n", "-W", "--keep-going", "-q", "-b", builder, "docs", f"docs/_build/{builder}"
+        )
+
+
+@nox.session
+def minimal(session: nox.Session) -> None:
+    """The oldest version that we allow of each dependency passes the fast tests."""
+    oldest = [
+        requirement.split(",")[0].replace(">=", "==") for requirement in PYPROJECT["project"]["dependencies"]
+    ]
+    session.install("-e", ".", *group("test"), *oldest)
+    session.run("pip", "list", "--format=freeze")
+    session.run("pytest", "-q", "-m", "not real", *session.posargs)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """What users install: build it, look at what is in it, and test it far from this folder."""
+    session.install(*group("package"))
+    tmp = Path(session.create_tmp())
+    dist, empty = tmp / "dist", tmp / "empty"
+    for folder in (dist, empty):
+        session.run("python", "-c", f"import shutil; shutil.rmtree({str(folder)!r}, ignore_errors=True)")
+        folder.mkdir()
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    check_contents(session, wheel, sdist)
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.install(str(wheel), *group("test"))
+    session.chdir(empty)
+    session.run(
+        "python", "-I", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__"
+    )
+    session.run("python", "-m", PACKAGE, "demo")
+    session.run(
+        "pytest", "-q", "-m", "not real", "-p", "no:cacheprovider", str(ROOT / "tests"), *session.posargs
+    )
+
+
+def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
+    """The wheel holds the package and nothing else; the sdist also what is needed to test it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    info = f"{PACKAGE}-{version}.dist-info"
+    modules = {f"{PACKAGE}/{path.name}" for path in (ROOT / PACKAGE).glob("*.py")} | {f"{PACKAGE}/py.typed"}
+    metadata = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = set(archive.namelist())
+    if in_wheel != modules | metadata:
+        session.error(f"the wheel differs from the list by {sorted(in_wheel ^ (modules | metadata))}")
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    needed = modules | {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "noxfile.py",
+        "pyproject.toml",
+        "tests/conftest.py",
+    }
+    if missing := needed - in_sdist:
+        session.error(f"the sdist lacks {sorted(missing)}")
+    if stray := {name for name in in_sdist if name.endswith((".pyc", ".coverage")) or "/_build" in name}:
+        session.error(f"the sdist has {sorted(stray)} in it")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Every test, against the newest dependencies and against real servers of both SDK lines."""
+    session.install("-e", ".", *group("coverage"))
+    session.run(
+        "coverage", "run", "-m", "pytest", *session.posargs, env={"MCP1_PYTHON": python_with_old_sdk(session)}
+    )
+    session.run("coverage", "report")
+
+
+def python_with_old_sdk(session: nox.Session) -> str:
+    """Make a second environment, since the two SDK lines cannot share one; return its Python."""
+    folder = Path(session.create_tmp()) / "mcp1"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        session.run("python", "-m", "venv", str(folder))
+    session.run(str(python), "-m", "pip", "install", "--quiet", OLD_SDK, "uvicorn", external=True)
+    return str(python)

@@ -1,0 +1,132 @@
+"""The package's architecture, as a list that fails when it stops being true.
+
+To add a module, put its name below, after everything it imports. If no place fits, the module
+mixes two layers: split it, rather than the list.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+# Found, not imported: the list must be able to fail also when the package cannot be imported.
+SPEC = importlib.util.find_spec("trio_mcp_resilient")
+assert SPEC is not None and SPEC.origin is not None
+PACKAGE = Path(SPEC.origin).parent
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "words": (
+        "_errors",
+        "_states",
+        "_events",
+        "_policy",
+        "_outcome",
+        "_endpoint",
+        "_secrets",
+        "_statistics",
+        "_wire",
+    ),
+    "sans-IO": ("_jsonrpc", "_sse", "_detector", "_session"),
+    "tasks": ("_nursery",),
+    "HTTP": ("_dial", "_http11", "_connections", "_httpx_transport", "_http"),
+    "one session": (
+        "_answers",
+        "_handshake",
+        "_exchange",
+        "_flight",
+        "_listening",
+        "_inbound",
+        "_restoring",
+        "_generation",
+    ),
+    "all of them": ("_supervisor", "_dispatcher"),
+    "what people hold": ("_client", "__init__"),
+    "faces": ("testing", "_demo", "__main__"),
+}
+ORDER = [module for modules in LAYERS.values() for module in modules]
+PURE = {*LAYERS["words"], *LAYERS["sans-IO"]}
+
+ALLOWED: dict[str, set[str]] = {
+    # Whoever imports one of these must be named here; an empty set is a ban.
+    "asyncio": set(),
+    "threading": set(),
+    "concurrent": set(),
+    "time": set(),
+    # The SDK's seam is typed with anyio's names; nothing else needs them.
+    "anyio": {"_dispatcher", "_inbound"},
+    # One place translates httpx's names, one is a transport for it, one has them in its signature.
+    "httpx": {"_http", "_httpx_transport", "_client"},
+    "h11": {"_http11", "_connections"},
+}
+FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}
+
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+
+def imports_of(module: str) -> set[str]:
+    """Every module that `module` imports anywhere, also in functions and for type checkers."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import: spell the package's name"
+            found.add(node.module or "")
+            # `from trio_mcp_resilient import _x` names the module after the `import`.
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def own(imports: set[str]) -> set[str]:
+    """The package's own modules among `imports`."""
+    inside = {name.split(".")[1] for name in imports if name.startswith("trio_mcp_resilient.")}
+    whole = {"__init__"} if "trio_mcp_resilient" in imports else set[str]()
+    return {name for name in inside if name in MODULES} | whole
+
+
+def foreign(imports: set[str]) -> set[str]:
+    """The top-level names of everything else among `imports`."""
+    return {name.split(".")[0] for name in imports} - {"trio_mcp_resilient", "__future__"}
+
+
+def test_every_module_is_in_the_list() -> None:
+    assert not set(MODULES) - set(ORDER), "put these in LAYERS, after what they import"
+    assert not set(ORDER) - set(MODULES), "these are gone: take them out of LAYERS"
+    assert len(ORDER) == len(set(ORDER))
+
+
+def test_the_package_is_flat() -> None:
+    folders = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert not folders
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_only_what_stands_above_it(module: str) -> None:
+    above = set(ORDER[: ORDER.index(module)])
+    assert not own(imports_of(module)) - above, f"{module} imports what stands below it, or itself"
+
+
+@pytest.mark.parametrize("module", sorted(PURE & set(MODULES)))
+def test_words_and_sans_io_do_no_io(module: str) -> None:
+    assert not foreign(imports_of(module)) & FORBIDDEN_IN_PURE
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_foreign_names_stay_where_they_belong(module: str) -> None:
+    wrong = {name for name in foreign(imports_of(module)) if name in ALLOWED and module not in ALLOWED[name]}
+    assert not wrong, f"{module} may not import {wrong}"
+
+
+def test_what_is_imported_is_declared() -> None:
+    declared = {
+        requirement.split(">")[0].split("=")[0].strip().replace("-", "_")
+        for requirement in tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+    }
+    imported = {name for module in MODULES for name in foreign(imports_of(module))}
+    assert imported - set(sys.stdlib_module_names) <= declared, "another distribution may stop bringing it"
