@@ -1,0 +1,184 @@
+"""Every public spelling, for type checkers only: nothing here is ever run.
+
+mypy and pyright must both agree with each `assert_type`, and must both object wherever a line
+says that they do.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import assert_never, assert_type
+
+import httpx
+import mcp
+import mcp_types
+import trio
+
+import trio_mcp_resilient
+from trio_mcp_resilient import (
+    Backoff,
+    Client,
+    ConnectionLost,
+    Event,
+    Evidence,
+    GaveUp,
+    HandshakeFailed,
+    OutcomeLost,
+    OutcomeUnknown,
+    Recovery,
+    RecoveryFailed,
+    RequestRefused,
+    Resend,
+    Resent,
+    ResilientError,
+    SessionEnded,
+    SessionLost,
+    SessionStarted,
+    State,
+    StateChanged,
+    Statistics,
+    TrioHTTPTransport,
+    is_session_terminated,
+    open_client,
+)
+
+
+async def opens_with_a_url() -> None:
+    async with open_client("http://localhost/mcp") as client:
+        assert_type(client, Client)
+
+
+async def connect(host: str, port: int) -> trio.SocketStream:
+    return await trio.open_tcp_stream(host, port)
+
+
+async def progress(progress: float, total: float | None, message: str | None) -> None: ...
+
+
+async def opens_with_everything(sampling: mcp.client.session.SamplingFnT) -> None:
+    async with open_client(
+        "https://mcp.example/mcp",
+        headers={"x-tenant": "blue"},
+        auth=httpx.BasicAuth("user", "password"),
+        http_client=None,
+        name="tools",
+        recovery_timeout=60,
+        handshake_timeout=10.0,
+        drain_timeout=120.0,
+        read_timeout=60.0,
+        close_timeout=1.0,
+        backoff=Backoff(first=0.2, factor=1.5, cap=10.0, jitter=0.0, attempts=0),
+        get_stream=False,
+        resend=Resend.IDEMPOTENT,
+        on_event=watch,
+        client_info=mcp_types.Implementation(name="app", version="1"),
+        sampling_callback=sampling,
+        elicitation_callback=None,
+        list_roots_callback=None,
+        logging_callback=None,
+        message_handler=None,
+        connect=connect,
+        ssl_context=ssl.create_default_context(),
+    ) as client:
+        assert_type(client, Client)
+
+
+async def opens_with_a_client_of_ones_own(http_client: httpx.AsyncClient) -> None:
+    async with open_client("http://localhost/mcp", http_client=http_client, resend="never"):
+        pass
+
+
+async def calls(client: Client) -> None:
+    assert_type(await client.call_tool("add"), mcp_types.CallToolResult)
+    assert_type(
+        await client.call_tool(
+            "add",
+            {"a": 1, "b": 2},
+            read_timeout_seconds=5.0,
+            progress_callback=progress,
+            meta={"trace": "1"},
+            resend=Resend.ALWAYS,
+        ),
+        mcp_types.CallToolResult,
+    )
+    assert_type(await client.list_tools(), mcp_types.ListToolsResult)
+    assert_type(
+        await client.list_tools(params=mcp_types.PaginatedRequestParams(cursor="2")),
+        mcp_types.ListToolsResult,
+    )
+    assert_type(await client.list_resources(), mcp_types.ListResourcesResult)
+    assert_type(await client.list_resource_templates(), mcp_types.ListResourceTemplatesResult)
+    assert_type(await client.read_resource("file:///a"), mcp_types.ReadResourceResult)
+    assert_type(await client.list_prompts(), mcp_types.ListPromptsResult)
+    assert_type(await client.get_prompt("greet", {"name": "Ada"}), mcp_types.GetPromptResult)
+    reference = mcp_types.PromptReference(name="greet")
+    assert_type(await client.complete(reference, {"name": "name", "value": "A"}), mcp_types.CompleteResult)
+    assert_type(await client.ping(), mcp_types.EmptyResult)
+
+
+async def looks_and_steers(client: Client) -> None:
+    assert_type(client.session, mcp.ClientSession)
+    assert_type(client.generation, int)
+    assert_type(client.state, State)
+    assert_type(client.server_info, mcp_types.Implementation | None)
+    assert_type(client.server_capabilities, mcp_types.ServerCapabilities | None)
+    assert_type(client.protocol_version, str | None)
+    # Both return nothing; that is what the checkers are asked here.
+    assert_type(await client.wait_ready(), None)  # type: ignore[func-returns-value]
+    assert_type(client.invalidate(), None)  # type: ignore[func-returns-value]
+    statistics = client.statistics()
+    assert_type(statistics, Statistics)
+    assert_type(statistics.generations, int)
+    assert_type(statistics.last_recovery_seconds, float | None)
+
+
+def watch(event: Event) -> None:
+    match event:
+        case StateChanged(before, after):
+            assert_type(before, State)
+            assert_type(after, State)
+        case SessionStarted():
+            assert_type(event.recovery, Recovery)
+        case SessionEnded():
+            assert_type(event.evidence, Evidence | None)
+        case RecoveryFailed():
+            assert_type(event.recovery, Recovery)
+        case Resent():
+            assert_type(event.method, str)
+        case OutcomeLost():
+            assert_type(event.evidence, Evidence)
+        case _:
+            assert_never(event)
+
+
+async def catches(client: Client) -> None:
+    try:
+        await client.call_tool("add")
+    except RequestRefused as refused:
+        assert_type(refused.status, int)
+        assert_type(refused.error, mcp_types.ErrorData)
+    except OutcomeUnknown as unknown:
+        assert_type(unknown.evidence, Evidence | None)
+    except (SessionLost, ConnectionLost, HandshakeFailed, GaveUp) as lost:
+        assert_type(lost.recovery, Recovery | None)
+    except ResilientError as error:
+        assert_type(error.executed, bool | None)
+    except mcp.MCPError as error:
+        assert_type(is_session_terminated(error), bool)
+
+
+async def uses_the_transport_alone() -> None:
+    async with httpx.AsyncClient(transport=TrioHTTPTransport()) as client:
+        assert_type(await client.get("http://localhost/"), httpx.Response)
+
+
+async def is_told_when_wrong(client: Client) -> None:
+    open_client()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    open_client("http://localhost/mcp", {"x-tenant": "blue"})  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+    open_client("http://localhost/mcp", retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    open_client("http://localhost/mcp", on_event=connect)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.call_tool(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.generation = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    client.statistics().losses = 0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    Backoff().cap = 1.0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    trio_mcp_resilient.no_such_name  # type: ignore[attr-defined]  # pyright: ignore  # noqa: B018
