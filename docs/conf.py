@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 project = "trio_mcp_resilient"
 author = "The trio_mcp_resilient authors"
-copyright = f"2026, {author}"  # noqa: A001  (the name that Sphinx reads)
+copyright = f"2026, {author}"
 version = release = installed_version("trio-mcp-resilient")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest"]

@@ -37,6 +37,10 @@ PUBLIC = {
     "RecoveryFailed",
     "Resent",
     "OutcomeLost",
+    "StreamGap",
+    "RestoreFailed",
+    "ToolsChanged",
+    "Flapping",
     # The detector, for people with a session of their own.
     "classify",
     "Verdict",

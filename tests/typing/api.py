@@ -13,6 +13,7 @@ import httpx
 import mcp
 import mcp_types
 import trio
+from mcp.client.session import SamplingFnT
 
 import trio_mcp_resilient
 from trio_mcp_resilient import (
@@ -21,6 +22,7 @@ from trio_mcp_resilient import (
     ConnectionLost,
     Event,
     Evidence,
+    Flapping,
     GaveUp,
     HandshakeFailed,
     OutcomeLost,
@@ -31,12 +33,15 @@ from trio_mcp_resilient import (
     Resend,
     Resent,
     ResilientError,
+    RestoreFailed,
     SessionEnded,
     SessionLost,
     SessionStarted,
     State,
     StateChanged,
     Statistics,
+    StreamGap,
+    ToolsChanged,
     TrioHTTPTransport,
     is_session_terminated,
     open_client,
@@ -55,7 +60,7 @@ async def connect(host: str, port: int) -> trio.SocketStream:
 async def progress(progress: float, total: float | None, message: str | None) -> None: ...
 
 
-async def opens_with_everything(sampling: mcp.client.session.SamplingFnT) -> None:
+async def opens_with_everything(sampling: SamplingFnT) -> None:
     async with open_client(
         "https://mcp.example/mcp",
         headers={"x-tenant": "blue"},
@@ -96,7 +101,7 @@ async def calls(client: Client) -> None:
             {"a": 1, "b": 2},
             read_timeout_seconds=5.0,
             progress_callback=progress,
-            meta={"trace": "1"},
+            meta=mcp_types.RequestParamsMeta(),
             resend=Resend.ALWAYS,
         ),
         mcp_types.CallToolResult,
@@ -123,9 +128,8 @@ async def looks_and_steers(client: Client) -> None:
     assert_type(client.server_info, mcp_types.Implementation | None)
     assert_type(client.server_capabilities, mcp_types.ServerCapabilities | None)
     assert_type(client.protocol_version, str | None)
-    # Both return nothing; that is what the checkers are asked here.
-    assert_type(await client.wait_ready(), None)  # type: ignore[func-returns-value]
-    assert_type(client.invalidate(), None)  # type: ignore[func-returns-value]
+    await client.wait_ready()
+    client.invalidate()
     statistics = client.statistics()
     assert_type(statistics, Statistics)
     assert_type(statistics.generations, int)
@@ -147,6 +151,14 @@ def watch(event: Event) -> None:
             assert_type(event.method, str)
         case OutcomeLost():
             assert_type(event.evidence, Evidence)
+        case StreamGap():
+            assert_type(event.generation, int)
+        case RestoreFailed():
+            assert_type(event.error, str)
+        case ToolsChanged(added, removed, changed):
+            assert_type((added, removed, changed), tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]])
+        case Flapping():
+            assert_type(event.losses, int)
         case _:
             assert_never(event)
 
@@ -174,7 +186,7 @@ async def uses_the_transport_alone() -> None:
 
 async def is_told_when_wrong(client: Client) -> None:
     open_client()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    open_client("http://localhost/mcp", {"x-tenant": "blue"})  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+    open_client("http://localhost/mcp", {"x-tenant": "blue"})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     open_client("http://localhost/mcp", retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     open_client("http://localhost/mcp", on_event=connect)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.call_tool(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
