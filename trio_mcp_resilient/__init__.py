@@ -3,16 +3,17 @@
 The package from the ground up; every module imports only what stands above it here
 (`tests/test_layers.py` keeps this true):
 
-- words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_endpoint`, `_secrets`, `_wire`
-- sans-IO: `_jsonrpc`, `_sse`, `_detector`, `_session`
+- words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
+  `_secrets`, `_wire`
+- sans-IO: `_jsonrpc`, `_sse`, `_detector`, `_session`, `_restoring`
 - HTTP: `_dial`, `_http11`, `_connections`, `_httpx_transport`, `_http`
-- one session: `_answers`, `_handshake`, `_exchange`, `_flight`, `_listening`, `_inbound`, `_generation`
+- one session: `_nursery`, `_answers`, `_handshake`, `_flight`, `_exchange`, `_listening`,
+  `_resuming`, `_inbound`, `_router`, `_generation`
 - all of them: `_supervisor`, `_dispatcher`
-- what people hold: `_client`, re-exported here; `testing`; `__main__`
+- what people hold: `_client`, `_open`, re-exported here; `testing`; `__main__`
 """
 
 from trio_mcp_resilient._client import Client as Client
-from trio_mcp_resilient._client import open_client as open_client
 from trio_mcp_resilient._detector import Verdict as Verdict
 from trio_mcp_resilient._detector import classify as classify
 from trio_mcp_resilient._detector import is_session_terminated as is_session_terminated
@@ -26,13 +27,18 @@ from trio_mcp_resilient._errors import RequestRefused as RequestRefused
 from trio_mcp_resilient._errors import ResilientError as ResilientError
 from trio_mcp_resilient._errors import SessionLost as SessionLost
 from trio_mcp_resilient._events import Event as Event
+from trio_mcp_resilient._events import Flapping as Flapping
 from trio_mcp_resilient._events import OutcomeLost as OutcomeLost
 from trio_mcp_resilient._events import RecoveryFailed as RecoveryFailed
 from trio_mcp_resilient._events import Resent as Resent
+from trio_mcp_resilient._events import RestoreFailed as RestoreFailed
 from trio_mcp_resilient._events import SessionEnded as SessionEnded
 from trio_mcp_resilient._events import SessionStarted as SessionStarted
 from trio_mcp_resilient._events import StateChanged as StateChanged
+from trio_mcp_resilient._events import StreamGap as StreamGap
+from trio_mcp_resilient._events import ToolsChanged as ToolsChanged
 from trio_mcp_resilient._httpx_transport import TrioHTTPTransport as TrioHTTPTransport
+from trio_mcp_resilient._open import open_client as open_client
 from trio_mcp_resilient._policy import Backoff as Backoff
 from trio_mcp_resilient._policy import Resend as Resend
 from trio_mcp_resilient._states import State as State

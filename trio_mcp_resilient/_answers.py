@@ -42,6 +42,25 @@ class Answer:
     """The text the detector should judge when there is no result: the error, or the odd body."""
 
 
+@dataclass(slots=True)
+class Cursor:
+    """Where a stream of events can be taken up again, and not before when."""
+
+    last_event_id: str = ""
+    """The last id the server gave on this stream; empty if it gave none."""
+    retry: float | None = None
+    """The seconds the server asked to wait before coming back."""
+    events: int = 0
+    """How many events have come, those without data included: a sign of life."""
+
+    def advance(self, decoder: SSEDecoder, events: int) -> None:
+        """Note how far a decoder has come."""
+        self.last_event_id = decoder.last_event_id or self.last_event_id
+        if decoder.retry is not None:
+            self.retry = decoder.retry / 1000
+        self.events += events
+
+
 def header(response: Response, name: bytes) -> str:
     """Return a header's first value, or an empty string."""
     for field, value in response.headers:
@@ -56,32 +75,34 @@ def media_type(response: Response) -> str:
 
 
 async def read_answer(
-    response: Response, request_id: RequestId, deliver: Deliver, decoder: SSEDecoder
+    response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
 ) -> Answer:
     """Read a 2xx answer up to the one message that answers `request_id`.
 
     Args:
         deliver: awaited for each message that is not the answer, in the order of the wire.
-        decoder: keeps the last event id and retry hint for whoever has to resume the stream.
+        cursor: moved along, for whoever has to resume the stream.
 
     Raises:
         WireError: if the body was cut, or is larger or stranger than can be read.
     """
     if media_type(response) == "text/event-stream":
-        return await _from_stream(response, request_id, deliver, decoder)
+        return await _from_stream(response, request_id, deliver, cursor)
     body = await read_whole(response, MAX_MESSAGE_BYTES)
     return await _pick(body, request_id, deliver) or Answer(None, body)
 
 
 async def _from_stream(
-    response: Response, request_id: RequestId, deliver: Deliver, decoder: SSEDecoder
+    response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
 ) -> Answer:
     odd = b""
+    decoder = SSEDecoder(MAX_MESSAGE_BYTES)
     while chunk := await response.receive():
         try:
             events = decoder.feed(chunk)
         except SSEError as error:
             raise WireError(Stage.ANSWERING, f"unreadable event stream: {error}") from error
+        cursor.advance(decoder, len(events))
         for event in events:
             if not event.data:
                 continue

@@ -1,181 +1,20 @@
-"""What people hold: `open_client` and the `Client` it yields."""
+"""What people hold: one logical connection, whatever sessions it takes."""
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any, final
 
-import httpx
 import mcp_types as types
 import trio
 from mcp_types import RequestParamsMeta
 
-from mcp.client.session import (
-    ClientSession,
-    ElicitationFnT,
-    ListRootsFnT,
-    LoggingFnT,
-    MessageHandlerFnT,
-    SamplingFnT,
-)
+from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
-from trio_mcp_resilient._dial import Connect
-from trio_mcp_resilient._dispatcher import ResilientDispatcher, resend_override
-from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._events import Watcher, contained
-from trio_mcp_resilient._generation import Generation, Surroundings
-from trio_mcp_resilient._http import wire_opener
-from trio_mcp_resilient._nursery import open_hidden_nursery
-from trio_mcp_resilient._outcome import Notice
-from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
+from trio_mcp_resilient._dispatcher import resend_override
+from trio_mcp_resilient._policy import Resend
 from trio_mcp_resilient._states import State
 from trio_mcp_resilient._statistics import Counters, Statistics
 from trio_mcp_resilient._supervisor import Supervisor
-
-
-@asynccontextmanager
-async def open_client(
-    url: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    auth: httpx.Auth | None = None,
-    http_client: httpx.AsyncClient | None = None,
-    name: str | None = None,
-    recovery_timeout: float = 30.0,
-    handshake_timeout: float = 30.0,
-    drain_timeout: float = 300.0,
-    read_timeout: float = 300.0,
-    close_timeout: float = 2.0,
-    backoff: Backoff = Backoff(),
-    get_stream: bool = True,
-    resend: Resend | str = Resend.REFUSED,
-    on_event: Watcher | None = None,
-    client_info: types.Implementation | None = None,
-    sampling_callback: SamplingFnT | None = None,
-    elicitation_callback: ElicitationFnT | None = None,
-    list_roots_callback: ListRootsFnT | None = None,
-    logging_callback: LoggingFnT | None = None,
-    message_handler: MessageHandlerFnT | None = None,
-    ssl_context: ssl.SSLContext | None = None,
-    connect: Connect | None = None,
-) -> AsyncGenerator[Client, None]:
-    """Open one logical connection to an MCP server, for as long as the block runs.
-
-    Waits for the first session. A server that is down is tried again under the same backoff,
-    budget and timeout as one that loses a session later.
-
-    Args:
-        url: the server's streamable HTTP endpoint, http or https.
-        headers: sent with every request. They may hold secrets: they are never shown.
-        auth: an `httpx.Auth`, asked again for every request.
-        http_client: your own `httpx.AsyncClient`, used as it is and not closed. Its connections
-            are then not the generation's own, and what a failed request tells of how far it got
-            is only what httpx lets through.
-        name: what log lines call this client; by default the endpoint, without its query.
-        recovery_timeout: seconds a call waits for a session before it raises; `math.inf` for
-            ever. This and the four below bound work that you cannot wrap yourself. There is no
-            timeout for a call: put `trio.fail_after` around it.
-        handshake_timeout: seconds for one attempt.
-        drain_timeout: seconds that calls in flight keep waiting for their own answers once
-            their session is lost.
-        read_timeout: seconds of silence on an answer's connection that count as a cut.
-        close_timeout: seconds for saying goodbye: DELETE, and the notice of a cancelled call.
-        backoff: how attempts are spaced, and how many there are.
-        get_stream: whether to keep the standalone stream open, by which the server speaks
-            unasked, and which shows a lost session before a call has to meet it.
-        resend: which requests may be sent a second time: `Resend`.
-        on_event: called with each life-cycle event, synchronously; it must not block.
-        client_info: name and version to introduce the application by.
-        sampling_callback, elicitation_callback, list_roots_callback, logging_callback,
-            message_handler: as of `mcp.ClientSession`. Requests are answered on the session
-            that asked; notifications are handled one after another, in order.
-        ssl_context: for https instead of the system's trust; shared by all sessions.
-        connect: makes the connections, `await connect(host, port)` giving a `trio.abc.Stream`.
-
-    Yields:
-        The client, with a session that stands.
-
-    Raises:
-        HandshakeFailed: the server's answer to `initialize` was final: a wrong URL, failed
-            authentication, no common protocol version.
-        GaveUp: the server was down for the whole budget of attempts, or `recovery_timeout`.
-        ValueError: an argument makes no sense.
-
-    Whatever the block raises comes out as itself, never in a group of ours.
-
-    Cancellation: the exit still says goodbye to the server, for at most `close_timeout` seconds.
-    Checkpoints: entering and leaving are both.
-    """
-    endpoint = Endpoint.parse(url)
-    timeouts = Timeouts(
-        recovery=recovery_timeout,
-        handshake=handshake_timeout,
-        drain=drain_timeout,
-        read=read_timeout,
-        close=close_timeout,
-    )
-    watcher = None if on_event is None else contained(on_event)
-    counters = Counters()
-    dispatcher = ResilientDispatcher(
-        resend=Resend(resend), backoff=backoff, timeouts=timeouts, counters=counters, watcher=watcher
-    )
-    session = ClientSession(
-        dispatcher=dispatcher,
-        client_info=client_info,
-        sampling_callback=sampling_callback,
-        elicitation_callback=elicitation_callback,
-        list_roots_callback=list_roots_callback,
-        logging_callback=logging_callback,
-        message_handler=message_handler,
-    )
-    around = Surroundings(
-        endpoint=endpoint,
-        open_wire=wire_opener(
-            endpoint,
-            headers=headers,
-            auth=auth,
-            http_client=http_client,
-            ssl_context=ssl_context,
-            connect=connect,
-            read_timeout=read_timeout,
-        ),
-        timeouts=timeouts,
-        inbound=dispatcher.inbound,
-        next_id=dispatcher.next_id,
-        report_loss=lambda generation, evidence: supervisor.report(generation, Notice.CONDEMN, evidence),
-        get_stream=get_stream,
-    )
-    supervisor = dispatcher.supervisor = Supervisor(
-        endpoint,
-        lambda number: Generation(number, dispatcher.initialize_params or {}, around),
-        name=name or str(endpoint),
-        backoff=backoff,
-        timeouts=timeouts,
-        counters=counters,
-        on_started=lambda generation: session.adopt(generation.session.negotiated),
-        watcher=watcher,
-    )
-    async with open_hidden_nursery() as nursery:
-        await nursery.start(_host, session)
-        nursery.start_soon(supervisor.run)
-        try:
-            await session.initialize()
-            yield Client(session, supervisor, counters, name or str(endpoint))
-        finally:
-            supervisor.close()
-
-
-async def _host(session: ClientSession, task_status: trio.TaskStatus[None]) -> None:
-    """Keep the SDK's session entered, in a task of its own.
-
-    Its task group would wrap what the user's block raises in a group of its own, if the block
-    ran inside it.
-    """
-    async with session:
-        task_status.started()
-        await trio.sleep_forever()
 
 
 @final

@@ -22,14 +22,15 @@ from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery
-from trio_mcp_resilient._events import OutcomeLost, Resent, Watcher
+from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed, Watcher
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
+from trio_mcp_resilient._restoring import SessionState
 from trio_mcp_resilient._session import VERSION_HEADER
 from trio_mcp_resilient._statistics import Counters
-from trio_mcp_resilient._supervisor import Supervisor
+from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
 
 logger = logging.getLogger("trio_mcp_resilient")
@@ -80,7 +81,8 @@ class ResilientDispatcher:
         self._counters = counters
         self._watcher = watcher
         self._ids = itertools.count(1)
-        self._repeatable_tools: frozenset[str] = frozenset()
+        self.state = SessionState()
+        """What a new session has to be told again."""
 
     def next_id(self) -> int:
         """Mint a request id, unique for the life of the client and so in each of its sessions."""
@@ -169,8 +171,10 @@ class ResilientDispatcher:
                 raise self._error(call, outcome, resent=True)
         if outcome.result is None:
             raise self._error(call, outcome)
-        if call.method == "tools/list" and self._resend is Resend.IDEMPOTENT:
-            self._learn_tools(call, outcome.result)
+        if call.method in STATEFUL:
+            difference = self.state.observe(call.method, call.params, outcome.result)
+            if difference is not None and self._watcher is not None:
+                self._watcher(difference)
         return outcome.result
 
     async def _post(self, generation: Generation, call: Call) -> Outcome:
@@ -189,7 +193,7 @@ class ResilientDispatcher:
             cancellable=call.cancellable,
         )
         if outcome.fate is not Fate.ANSWERED:
-            self.supervisor.report(generation, TREATMENTS[outcome.fate].notice, outcome.evidence)
+            self.supervisor.report(generation, outcome.notice, outcome.evidence)
         return outcome
 
     def _may_resend(self, call: Call, outcome: Outcome) -> bool:
@@ -202,7 +206,7 @@ class ResilientDispatcher:
             return False
         if call.method in HARMLESS or policy is Resend.ALWAYS:
             return True
-        return policy is Resend.IDEMPOTENT and call.tool() in self._repeatable_tools
+        return policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool())
 
     async def _next_chance(self, call: Call, outcome: Outcome) -> Generation:
         """Await the session to send on again; if none comes, raise what the first POST met."""
@@ -226,6 +230,8 @@ class ResilientDispatcher:
         if recovery is None:
             recovery = self.supervisor.recovery_so_far()
         summary = SUMMARIES[outcome.fate].format(call.method) + (" (sent twice)" if resent else "")
+        if outcome.fate is Fate.LOST and self.supervisor.is_flapping:
+            summary += f" ({FLAPPING_HINT})"
         error = kind(summary, evidence=outcome.evidence, recovery=recovery)
         if isinstance(error, OutcomeUnknown):
             self._counters.outcome_unknown += 1
@@ -233,12 +239,32 @@ class ResilientDispatcher:
                 self._watcher(OutcomeLost(call.method, outcome.evidence))
         return error
 
-    def _learn_tools(self, call: Call, result: dict[str, Any]) -> None:
-        """Note which tools the server marks as safe to repeat; only for who trusts it with that."""
-        found = frozenset(_repeatable(result))
-        is_next_page = "cursor" in call.params
-        self._repeatable_tools = self._repeatable_tools | found if is_next_page else found
+    # -- state that follows -------------------------------------------------------------------
 
+    async def prepare(self, generation: Generation) -> None:
+        """Give a new session what its predecessor had, before calls may use it.
+
+        A failure is told and not fatal: a session without a subscription is better than none.
+        """
+        if generation.number == 1:
+            return
+        for method, params in self.state.requests():
+            outcome = await generation.request(method, params, request_id=self.next_id())
+            if outcome.fate is Fate.LOST:
+                self.supervisor.report(generation, outcome.notice, outcome.evidence)
+                return
+            if outcome.result is None:
+                error = str(outcome.error or outcome.evidence)
+                logger.warning("generation %d: %s was not restored: %s", generation.number, method, error)
+                if self._watcher is not None:
+                    self._watcher(RestoreFailed(generation.number, method, error))
+        if "roots" in (self.initialize_params or {}).get("capabilities", {}):
+            # The server asked the last session for the roots, and knows none in this one.
+            await generation.notify("notifications/roots/list_changed", None)
+
+
+STATEFUL = frozenset({"tools/list", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""Requests whose success tells what a new session has to be given again."""
 
 SUMMARIES = {
     Fate.LOST: "{} was not executed: the session was lost",
@@ -265,11 +291,3 @@ def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions) -> C
         cancellable=opts.get("cancel_on_abandon", True),
     )
 
-
-def _repeatable(result: dict[str, Any]) -> list[str]:
-    names = []
-    for tool in result.get("tools") or ():
-        hints = tool.get("annotations") or {} if isinstance(tool, dict) else {}
-        if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
-            names.append(tool.get("name"))
-    return names

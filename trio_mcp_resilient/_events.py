@@ -69,7 +69,53 @@ class OutcomeLost:
     evidence: Evidence
 
 
-Event: TypeAlias = StateChanged | SessionStarted | SessionEnded | RecoveryFailed | Resent | OutcomeLost
+@dataclass(frozen=True, slots=True)
+class StreamGap:
+    """The server's unasked messages may have been missed: the stream began anew, not where it broke."""
+
+    generation: int
+    """The generation whose stream begins after the gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """Something that was set on the lost session could not be set on the new one, which is used all the same."""
+
+    generation: int
+    method: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsChanged:
+    """A new listing of the tools differs from the one before; names, sorted."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flapping:
+    """Sessions do not survive: the endpoint may be load-balanced without stickiness."""
+
+    losses: int
+    seconds: float
+    """Within how many seconds those losses were."""
+
+
+Event: TypeAlias = (
+    StateChanged
+    | SessionStarted
+    | SessionEnded
+    | RecoveryFailed
+    | Resent
+    | OutcomeLost
+    | StreamGap
+    | RestoreFailed
+    | ToolsChanged
+    | Flapping
+)
 
 Watcher: TypeAlias = Callable[[Event], None]
 """Receives each event, synchronously, in the order things happened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
-from trio_mcp_resilient._answers import Answer, Deliver, header, media_type, read_answer, read_excerpt
+from trio_mcp_resilient._answers import Answer, Cursor, Deliver, header, media_type, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, classify, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence, RequestRefused
@@ -13,8 +13,7 @@ from trio_mcp_resilient._handshake import retry_after
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode
 from trio_mcp_resilient._outcome import Fate, Outcome
 from trio_mcp_resilient._session import Session
-from trio_mcp_resilient._sse import SSEDecoder
-from trio_mcp_resilient._wire import RawHeaders, Response, Wire, WireError
+from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Wire, WireError
 
 FATES: dict[Verdict, Fate] = {
     Verdict.ANSWERED: Fate.ANSWERED,
@@ -42,16 +41,22 @@ class Exchange:
         body: bytes,
         headers: RawHeaders,
         deliver: Deliver,
+        cursor: Cursor,
     ) -> Outcome:
-        """POST one request and read until its own verdict is known. Raises nothing expected."""
+        """POST one request and read until its own verdict is known. Raises nothing expected.
+
+        Args:
+            deliver: takes the messages that come beside the answer.
+            cursor: moved along; with an event id in it, an answer that was cut can be resumed.
+        """
         try:
             response = await self.wire.send("POST", (*self.session.post_headers, *headers), body)
         except WireError as error:
             return self._cut(method, error)
         try:
             if 200 <= response.status < 300 and response.status != 202:
-                answer = await read_answer(response, request_id, deliver, SSEDecoder())
-                return self._answered(method, response, answer)
+                answer = await read_answer(response, request_id, deliver, cursor)
+                return self.answered(method, response, answer)
             return await self._refused(method, response)
         except WireError as error:
             return self._cut(method, error)
@@ -79,7 +84,7 @@ class Exchange:
         """Judge an answer to a GET."""
         return await self._judge(http_method, None, response, await read_excerpt(response))
 
-    def _answered(self, method: str, response: Response, answer: Answer) -> Outcome:
+    def answered(self, method: str, response: Response, answer: Answer) -> Outcome:
         """Tell an answer from a 2xx that turns out to be none."""
         message = answer.message
         if isinstance(message, Result):
@@ -140,6 +145,8 @@ class Exchange:
         )
 
     def _cut(self, method: str, error: WireError) -> Outcome:
+        if isinstance(error, HookFailed):
+            return Outcome(Fate.REFUSED, error=error.__cause__, evidence=None)
         unsent = error.stage.certainly_not_executed
         what = f"POST {method} was not sent" if unsent else f"POST {method} was cut"
         evidence = Evidence(self.generation, self.session.label, f"{what}: {error}")

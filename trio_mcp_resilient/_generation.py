@@ -10,6 +10,7 @@ flight have had their own verdicts.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,33 +19,24 @@ from typing import Any
 import trio
 
 from mcp.shared.dispatcher import ProgressFnT, coerce_request_id
+from trio_mcp_resilient._answers import Cursor
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence
 from trio_mcp_resilient._exchange import Exchange
 from trio_mcp_resilient._flight import EndReason, Flight, GenerationEnd
 from trio_mcp_resilient._handshake import TryAgain, say_initialized, shake_hands
 from trio_mcp_resilient._inbound import Inbound
-from trio_mcp_resilient._jsonrpc import (
-    Message,
-    Notification,
-    Request,
-    RequestId,
-    encode_notification,
-    encode_request,
-)
+from trio_mcp_resilient._jsonrpc import RequestId, encode_notification, encode_request
 from trio_mcp_resilient._listening import listen
 from trio_mcp_resilient._nursery import open_hidden_nursery
-from trio_mcp_resilient._outcome import Fate, Outcome
+from trio_mcp_resilient._outcome import Fate, Notice, Outcome
 from trio_mcp_resilient._policy import Timeouts
+from trio_mcp_resilient._resuming import resume
+from trio_mcp_resilient._router import Router
 from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import RawHeaders, Wire, WireError
 
 logger = logging.getLogger("trio_mcp_resilient")
-
-MAX_HANDLERS = 100
-"""How many of the server's requests are handled at a time; more are dropped, so that a hostile
-server cannot make the client grow."""
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -55,8 +47,10 @@ class Surroundings:
     timeouts: Timeouts
     inbound: Inbound
     next_id: Callable[[], int]
-    report_loss: Callable[[Generation, Evidence], None]
-    """Told when a stream or a notification of the generation's own finds the session gone."""
+    report: Callable[[Generation, Notice, Evidence | None], None]
+    """Told when a stream, a notification or a ping of the generation's own meets trouble."""
+    on_gap: Callable[[int], None]
+    """Told when the standalone stream of a generation begins with messages missed before it."""
     get_stream: bool = True
 
 
@@ -69,17 +63,24 @@ class Generation:
         self._initialize_params = initialize_params
         self._around = around
         self._flights: dict[RequestId, Flight] = {}
-        self._handlers: dict[RequestId, trio.CancelScope] = {}
         self._condemned = trio.Event()
         self._idle = trio.Event()
-        self._streams = trio.CancelScope()
+        self._standing = trio.CancelScope()
+        self._last_used = 0.0
+        self._over = False
         self._nursery: trio.Nursery
+        self._router: Router
         self._exchange: Exchange
 
     @property
     def session(self) -> Session:
         """What the handshake agreed on; there is one once `run` has started."""
         return self._exchange.session
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its nursery takes no more tasks: it has drained, or the client is closed."""
+        return self._over
 
     @property
     def in_flight(self) -> int:
@@ -101,16 +102,17 @@ class Generation:
         wire = self._around.open_wire()
         try:
             async with open_hidden_nursery() as self._nursery:
+                self._router = Router(self, self._flights, self._nursery, self._around.inbound)
                 try:
                     await self._connect(wire)
                     task_status.started(self)
-                    if self._around.get_stream:
-                        self._nursery.start_soon(self._listen)
+                    self._nursery.start_soon(self._attend)
                     await self._condemned.wait()
                     if self._flights:
                         await self._idle.wait()
                 finally:
-                    # Inside the nursery: once ended, nobody starts anything in it any more.
+                    # Inside the nursery: from here on nobody starts anything in it any more.
+                    self._over = True
                     self.condemn(GenerationEnd(EndReason.CLOSED))
         finally:
             with trio.move_on_after(self._around.timeouts.close, shield=True):
@@ -154,7 +156,7 @@ class Generation:
         drain = 0.0 if end.reason is EndReason.CLOSED else self._around.timeouts.drain
         for flight in self._flights.values():
             flight.tell(end, drain)
-        self._streams.cancel(reason="the session ended")
+        self._standing.cancel(reason="the session ended")
         self._condemned.set()
         return True
 
@@ -190,9 +192,13 @@ class Generation:
             with flight.scope:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 flight.sent = True
-                return await self._exchange.request(
-                    method, request_id, body, headers, partial(self._deliver, flight=flight)
+                deliver, cursor = partial(self._router.deliver, flight=flight), Cursor()
+                outcome = await self._exchange.request(
+                    method, request_id, body, headers, deliver, cursor
                 )
+                if outcome.fate is Fate.UNKNOWN and cursor.last_event_id:
+                    return await resume(self._exchange, method, flight, deliver, cursor, outcome)
+                return outcome
             return self._abandoned(method, flight)
         except trio.Cancelled:
             if cancellable and flight.sent:
@@ -201,6 +207,7 @@ class Generation:
         finally:
             flight.close()
             del self._flights[key]
+            self._last_used = trio.current_time()
             if self.end is not None and not self._flights:
                 self._idle.set()
 
@@ -218,7 +225,7 @@ class Generation:
 
     def _excuse(self, request_id: RequestId) -> None:
         """Tell the server, in the background, that nobody waits for this request any more."""
-        if self.end is None:
+        if self.end is None and not self._over:
             params = {"requestId": request_id, "reason": "the caller was cancelled"}
             self._nursery.start_soon(self._excuse_bounded, params)
 
@@ -236,84 +243,43 @@ class Generation:
 
     def _noted(self, outcome: Outcome) -> Outcome:
         if outcome.fate is Fate.LOST and outcome.evidence is not None:
-            self._around.report_loss(self, outcome.evidence)
+            self._around.report(self, Notice.CONDEMN, outcome.evidence)
         elif outcome.fate is not Fate.ANSWERED:
             logger.debug("generation %d: %s", self.number, outcome.evidence)
         return outcome
 
-    # -- what comes in ------------------------------------------------------------------------
+    # -- while it stands ----------------------------------------------------------------------
+
+    async def _attend(self) -> None:
+        """Do what a session needs for as long as it stands, and not while it drains."""
+        with self._standing:
+            async with trio.open_nursery() as nursery:
+                if self._around.get_stream:
+                    nursery.start_soon(self._listen)
+                if self._around.timeouts.keepalive < math.inf:
+                    nursery.start_soon(self._keep_alive)
 
     async def _listen(self) -> None:
-        with self._streams:
-            evidence = await listen(self._exchange, self._deliver)
-            if evidence is not None:
-                self._around.report_loss(self, evidence)
+        on_gap = partial(self._around.on_gap, self.number)
+        evidence = await listen(self._exchange, self._router.deliver, on_gap)
+        if evidence is not None:
+            self._around.report(self, Notice.CONDEMN, evidence)
 
-    async def _deliver(self, message: Message, flight: Flight | None = None) -> None:
-        """Take one message that is not the answer its stream is for."""
-        if isinstance(message, Request):
-            self._serve(message)
-        elif isinstance(message, Notification):
-            if message.method == "notifications/progress":
-                await self._progress(message, flight)
-            elif message.method == "notifications/cancelled":
-                self._cancel_handler(message)
-            self._around.inbound.notification(message)
-        else:
-            # A replayed or late answer: whoever asked has gone, or has it already.
-            logger.debug("generation %d: dropped a stray answer", self.number)
-
-    async def _progress(self, message: Notification, flight: Flight | None) -> None:
-        """Run the caller's progress callback: in its own task if its own stream brought it.
-
-        So progress arrives in order, and none of it after the result.
-        """
-        params = message.params or {}
-        token, progress = params.get("progressToken"), params.get("progress")
-        if not isinstance(token, str | int) or isinstance(token, bool):
-            return
-        target = self._flights.get(coerce_request_id(token))
-        if target is None or target.on_progress is None or not isinstance(progress, int | float):
-            return
-        total, text = params.get("total"), params.get("message")
-        report = partial(
-            _report,
-            target.on_progress,
-            float(progress),
-            float(total) if isinstance(total, int | float) else None,
-            text if isinstance(text, str) else None,
-        )
-        if target is flight:
-            await report()
-        else:
-            self._nursery.start_soon(report)
-
-    def _serve(self, request: Request) -> None:
-        if len(self._handlers) >= MAX_HANDLERS:
-            logger.warning("generation %d: too many requests by the server, one dropped", self.number)
-            return
-        scope = self._handlers[coerce_request_id(request.id)] = trio.CancelScope()
-        self._nursery.start_soon(self._handle, request, scope)
-
-    async def _handle(self, request: Request, scope: trio.CancelScope) -> None:
-        key = coerce_request_id(request.id)
-        try:
-            with scope:
-                await self._around.inbound.request(request, self)
-        finally:
-            if self._handlers.get(key) is scope:
-                del self._handlers[key]
-
-    def _cancel_handler(self, message: Notification) -> None:
-        request_id = (message.params or {}).get("requestId")
-        if isinstance(request_id, str | int) and not isinstance(request_id, bool):
-            scope = self._handlers.get(coerce_request_id(request_id))
-            if scope is not None:
-                scope.cancel(reason="the server took its request back")
-
-
-async def _report(callback: ProgressFnT, progress: float, total: float | None, text: str | None) -> None:
-    try:
-        await callback(progress, total, text)
-    except Exception:
-        logger.exception("a progress callback raised")
+    async def _keep_alive(self) -> None:
+        """Ping an idle session: it finds a dead one before a caller does, and keeps a live one."""
+        timeouts = self._around.timeouts
+        while True:
+            idle_since = self._last_used
+            await trio.sleep_until(idle_since + timeouts.keepalive)
+            if self._flights or self._last_used > idle_since:
+                self._last_used = trio.current_time() if self._flights else self._last_used
+                continue
+            with trio.move_on_after(timeouts.handshake):
+                outcome = await self.probe()
+                if outcome.fate is not Fate.ANSWERED:
+                    self._around.report(self, outcome.notice, outcome.evidence)
+                continue
+            # Half-open: the peer is gone without a word, and TCP may not notice for hours.
+            what = f"no answer to ping within {timeouts.handshake:g} s"
+            evidence = Evidence(self.number, self.session.label, what)
+            self._around.report(self, Notice.SUSPECT, evidence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trio_mcp_resilient._answers import header, read_answer, read_excerpt
+from trio_mcp_resilient._answers import Cursor, header, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, classify, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import HandshakeFailed
@@ -17,8 +17,7 @@ from trio_mcp_resilient._jsonrpc import (
     encode_request,
 )
 from trio_mcp_resilient._session import INITIALIZE_HEADERS, Session, UnusableHandshake
-from trio_mcp_resilient._sse import SSEDecoder
-from trio_mcp_resilient._wire import Response, Wire, WireError
+from trio_mcp_resilient._wire import HookFailed, Response, Wire, WireError
 
 RETRYABLE = frozenset({408, 421, 425, 429, 500, 502, 503, 504})
 """Statuses to `initialize` that a later attempt may mend. A handshake changes nothing at the
@@ -49,6 +48,8 @@ async def shake_hands(
         response = await wire.send(
             "POST", INITIALIZE_HEADERS, encode_request(request_id, "initialize", params)
         )
+    except HookFailed as error:
+        raise HandshakeFailed(f"{endpoint}: {error}") from error.__cause__
     except WireError as error:
         raise TryAgain(f"{endpoint}: {error}") from error
     try:
@@ -94,7 +95,7 @@ async def say_initialized(wire: Wire, endpoint: Endpoint, session: Session) -> N
 
 
 async def _accepted(response: Response, endpoint: Endpoint, request_id: RequestId) -> Session:
-    answer = await read_answer(response, request_id, _nobody, SSEDecoder())
+    answer = await read_answer(response, request_id, _nobody, Cursor())
     if isinstance(answer.message, Failure):
         raise HandshakeFailed(
             f"{endpoint} refused initialize: {answer.message.message:.200} (code {answer.message.code})"

@@ -21,7 +21,7 @@ from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._httpx_transport import TrioHTTPTransport, stage_of
-from trio_mcp_resilient._wire import RawHeaders, Response, Stage, Wire, WireError
+from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Stage, Wire, WireError
 
 MAX_REDIRECTS = 5
 FAREWELL_SECONDS = 1.0
@@ -189,6 +189,8 @@ class HttpxWire:
             response = await self._client.send(request, stream=True, follow_redirects=False)
         except httpx.TransportError as error:
             raise WireError(stage_of(error), _said(error)) from error
+        except Exception as error:
+            raise HookFailed(error) from error
         return HttpxResponse(response)
 
     async def aclose(self) -> None:

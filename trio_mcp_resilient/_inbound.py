@@ -31,6 +31,11 @@ the stream back could make a handler wait for an answer that waits behind it."""
 class Asker(Protocol):
     """The generation a request came from, as far as answering it goes."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its nursery takes no more tasks."""
+        ...
+
     async def answer(self, body: bytes) -> None:
         """POST an answer on the session that asked."""
         ...

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import trio
 
-from trio_mcp_resilient._answers import Deliver, media_type
+from trio_mcp_resilient._answers import Cursor, Deliver, media_type
 from trio_mcp_resilient._detector import Verdict
 from trio_mcp_resilient._errors import Evidence
 from trio_mcp_resilient._exchange import Exchange
@@ -17,27 +17,26 @@ from trio_mcp_resilient._session import LAST_EVENT_HEADER
 from trio_mcp_resilient._sse import SSEDecoder, SSEError
 from trio_mcp_resilient._wire import RawHeaders, Response, WireError
 
-REOPEN = Backoff(first=0.5, factor=2.0, cap=30.0, jitter=0.2, attempts=0)
+REOPEN = Backoff(first=0.5, factor=2.0, cap=30.0, jitter=0.5, attempts=0)
 """Waits between openings. A stream that is offered may be down for long, and costs little."""
 SETTLED_SECONDS = 5.0
 """Open for this long, or one event, before the waits start over: a server that answers 200 and
 closes at once, in a loop, must not be asked once a moment for ever."""
 
 
-@dataclass(slots=True)
-class _Cursor:
-    last_event_id: str = ""
-    retry: float = 0.0
-    failures: int = 0
-
-
-async def listen(exchange: Exchange, deliver: Deliver) -> Evidence | None:
+async def listen(exchange: Exchange, deliver: Deliver, on_gap: Callable[[], None]) -> Evidence | None:
     """Keep the GET stream open until the session is found lost, or the server offers none.
+
+    Args:
+        on_gap: called when a stream was opened again without an event id to go on from.
 
     Returns:
         The evidence of the loss; None if the server does not offer the stream.
     """
-    cursor = _Cursor()
+    cursor = Cursor()
+    failures = 0
+    # The messages between two sessions are as lost as those between two streams of one.
+    was_open = exchange.generation > 1
     while True:
         try:
             response = await exchange.wire.send("GET", _headers(exchange, cursor))
@@ -46,7 +45,11 @@ async def listen(exchange: Exchange, deliver: Deliver) -> Evidence | None:
         else:
             try:
                 if response.status == 200 and media_type(response) == "text/event-stream":
-                    await _consume(response, cursor, deliver)
+                    if was_open and not cursor.last_event_id:
+                        on_gap()
+                    was_open = True
+                    if await _consume(response, cursor, deliver):
+                        failures = 0
                 else:
                     verdict, evidence = await exchange.read_refusal("GET", response)
                     if verdict is Verdict.SESSION_LOST:
@@ -58,11 +61,11 @@ async def listen(exchange: Exchange, deliver: Deliver) -> Evidence | None:
                     cursor.last_event_id = ""
             finally:
                 await response.aclose()
-        cursor.failures += 1
-        await trio.sleep(max(cursor.retry, REOPEN.delay(cursor.failures, random.random)))
+        failures += 1
+        await trio.sleep(max(cursor.retry or 0.0, REOPEN.delay(failures, random.random)))
 
 
-def _headers(exchange: Exchange, cursor: _Cursor) -> RawHeaders:
+def _headers(exchange: Exchange, cursor: Cursor) -> RawHeaders:
     if not cursor.last_event_id:
         return exchange.session.get_headers
     return (*exchange.session.get_headers, (LAST_EVENT_HEADER, cursor.last_event_id.encode()))
@@ -73,23 +76,20 @@ def _worth_another_try(status: int) -> bool:
     return status in (408, 409, 425, 429) or status >= 500
 
 
-async def _consume(response: Response, cursor: _Cursor, deliver: Deliver) -> None:
-    """Deliver events until the stream ends, remembering how to go on from there."""
-    opened = trio.current_time()
+async def _consume(response: Response, cursor: Cursor, deliver: Deliver) -> bool:
+    """Deliver events until the stream ends; return whether it was worth opening."""
+    opened, before = trio.current_time(), cursor.events
     decoder = SSEDecoder()
     try:
         while chunk := await response.receive():
-            for event in decoder.feed(chunk):
-                cursor.failures = 0
+            events = decoder.feed(chunk)
+            cursor.advance(decoder, len(events))
+            for event in events:
                 if event.data:
                     await _deliver_all(event.data, deliver)
-            cursor.last_event_id = decoder.last_event_id or cursor.last_event_id
-            if decoder.retry is not None:
-                cursor.retry = decoder.retry / 1000
     except (WireError, SSEError):
         pass
-    if trio.current_time() - opened >= SETTLED_SECONDS:
-        cursor.failures = 0
+    return cursor.events > before or trio.current_time() - opened >= SETTLED_SECONDS
 
 
 async def _deliver_all(data: str | bytes, deliver: Deliver) -> None:

@@ -74,3 +74,10 @@ class Outcome:
     """What was seen, for every fate but ANSWERED."""
     pause: float | None = None
     """Seconds the server asked to wait (`Retry-After`), when BUSY."""
+    session_gone: bool = False
+    """Whether the session is known to be lost although the request's own fate is UNKNOWN."""
+
+    @property
+    def notice(self) -> Notice:
+        """What the supervisor is told."""
+        return Notice.CONDEMN if self.session_gone else TREATMENTS[self.fate].notice

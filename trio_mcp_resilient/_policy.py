@@ -22,7 +22,7 @@ class Backoff:
     """How much longer each wait is than the one before; 1 keeps them equal."""
     cap: float = 5.0
     """Seconds that no wait exceeds, jitter included."""
-    jitter: float = 0.2
+    jitter: float = 0.5
     """The share of a wait that is drawn at random, 0 to 1, so that clients spread out."""
     attempts: int = 10
     """The budget of one recovery; 0 means no end."""
@@ -108,6 +108,8 @@ class Timeouts:
     """Silence on an answer's connection after which it counts as cut."""
     close: float = 2.0
     """The farewell: DELETE of a live session, and the notice of a cancelled call."""
+    keepalive: float = math.inf
+    """Idle time after which a session is asked whether it stands."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

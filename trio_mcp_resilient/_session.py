@@ -61,7 +61,7 @@ class Session:
         if not isinstance(version, str) or version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise UnusableHandshake(f"the server answered with protocol version {version!r:.40}")
         try:
-            negotiated = InitializeResult.model_validate(result)
+            negotiated = InitializeResult.model_validate(result, by_name=False)
         except ValidationError as error:
             raise UnusableHandshake("the server's InitializeResult is malformed") from error
         raw_id = next((value for name, value in headers if name == SESSION_HEADER), None)

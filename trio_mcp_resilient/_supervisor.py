@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError
-from trio_mcp_resilient._events import RecoveryFailed, SessionEnded, SessionStarted, StateChanged, Watcher
+from trio_mcp_resilient._events import Flapping, RecoveryFailed, SessionEnded, SessionStarted, StateChanged, Watcher
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
@@ -24,6 +25,13 @@ from trio_mcp_resilient._outcome import Fate, Notice
 from trio_mcp_resilient._policy import Backoff, Timeouts
 from trio_mcp_resilient._states import State, StateMachine
 from trio_mcp_resilient._statistics import Counters
+
+FLAPPING_LOSSES = 5
+FLAPPING_SECONDS = 60.0
+"""So many losses within so many seconds are no accident: something loses every session."""
+FLAPPING_HINT = (
+    "sessions do not survive between requests; the endpoint may be load-balanced without stickiness"
+)
 
 logger = logging.getLogger("trio_mcp_resilient")
 
@@ -56,6 +64,7 @@ class Supervisor:
         backoff: Backoff,
         timeouts: Timeouts,
         counters: Counters,
+        prepare: Callable[[Generation], Awaitable[None]],
         on_started: Callable[[Generation], None],
         watcher: Watcher | None,
     ) -> None:
@@ -65,6 +74,7 @@ class Supervisor:
         self._backoff = backoff
         self._timeouts = timeouts
         self._counters = counters
+        self._prepare = prepare
         self._on_started = on_started
         self._watcher = watcher
         self._machine = StateMachine(self._changed)
@@ -73,6 +83,7 @@ class Supervisor:
         self._doubted: Generation | None = None
         self._series: Series | None = None
         self._wanted = trio.Event()
+        self._losses: deque[float] = deque(maxlen=FLAPPING_LOSSES)
 
     def start(self) -> None:
         """Begin making the first session, now that it is known how the client introduces itself."""
@@ -199,6 +210,9 @@ class Supervisor:
         generation = self._make(self._number + 1)
         self._counters.handshakes += 1
         await nursery.start(generation.run)
+        with trio.move_on_after(self._timeouts.handshake):
+            # Before anybody may call: a call must find the session as it left the last one.
+            await self._prepare(generation)
         if generation.end is not None:
             raise TryAgain(f"the new session was lost at once: {generation.end.evidence}")
         return generation
@@ -236,13 +250,29 @@ class Supervisor:
         if not generation.condemn(end):
             return
         self._current = self._doubted = None
-        self._counters.losses += end.reason is EndReason.LOST
+        if end.reason is EndReason.LOST:
+            self._count_loss()
         log = logger.warning if end.reason is EndReason.LOST else logger.info
         log("%s: generation %d %s: %s", self._name, generation.number, end.reason, end.evidence)
         if self._watcher is not None:
             label = generation.session.label
             self._watcher(SessionEnded(generation.number, label, end.reason, end.evidence, in_flight))
         self._begin()
+
+    @property
+    def is_flapping(self) -> bool:
+        """Whether sessions are being lost faster than restarts and timeouts would explain."""
+        losses = self._losses
+        return len(losses) == FLAPPING_LOSSES and trio.current_time() - losses[0] <= FLAPPING_SECONDS
+
+    def _count_loss(self) -> None:
+        self._counters.losses += 1
+        self._losses.append(trio.current_time())
+        if self.is_flapping:
+            seconds = self._losses[-1] - self._losses[0]
+            logger.warning("%s: %d losses in %.1f s: %s", self._name, FLAPPING_LOSSES, seconds, FLAPPING_HINT)
+            if self._watcher is not None:
+                self._watcher(Flapping(FLAPPING_LOSSES, seconds))
 
     def _stands(self, generation: Generation, series: Series) -> None:
         if self.state is State.CLOSED:

@@ -48,6 +48,17 @@ class WireError(Exception):
         return self.message
 
 
+class HookFailed(WireError):
+    """The user's own part in the exchange raised: an auth flow or an event hook.
+
+    The cause is what it raised, and what the caller of a request gets.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(Stage.NOT_CONNECTED, f"{type(cause).__name__} in an auth flow or event hook")
+        self.__cause__: Exception = cause
+
+
 class Response(Protocol):
     """The head of an answer, with its body still to be read."""
 

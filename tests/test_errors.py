@@ -1,0 +1,60 @@
+"""The errors: who acted, what is known, and nothing secret."""
+
+from __future__ import annotations
+
+import pytest
+from mcp import MCPError
+
+import trio_mcp_resilient
+from trio_mcp_resilient import (
+    ConnectionLost,
+    Evidence,
+    GaveUp,
+    HandshakeFailed,
+    OutcomeUnknown,
+    Recovery,
+    RequestRefused,
+    ResilientError,
+    SessionLost,
+)
+
+EVIDENCE = Evidence(3, "#1a2b3c4d", "POST tools/call answered 404", 404, "Session not found")
+
+
+def test_the_text_names_session_evidence_and_reconnect() -> None:
+    error = SessionLost("tools/call was not executed", evidence=EVIDENCE, recovery=Recovery(4, 1.25, "refused"))
+    assert str(error) == (
+        "tools/call was not executed; "
+        'evidence: POST tools/call answered 404: "Session not found" (session #1a2b3c4d, generation 3); '
+        "reconnect: 4 attempts in 1.25 s, last error: refused"
+    )
+
+
+def test_a_single_attempt_and_a_session_without_id_read_well() -> None:
+    assert str(Recovery(1, 0.5)) == "1 attempt in 0.50 s, a session was made"
+    assert str(Evidence(1, "", "POST ping was cut")) == "POST ping was cut (no session id, generation 1)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "executed"),
+    [(SessionLost, False), (ConnectionLost, False), (GaveUp, False), (HandshakeFailed, False), (OutcomeUnknown, None)],
+)
+def test_each_says_whether_it_ran(kind: type[ResilientError], executed: bool | None) -> None:
+    assert kind("x").executed is executed
+    assert not isinstance(kind("x"), MCPError)
+
+
+def test_a_refusal_is_an_mcp_error_too() -> None:
+    error = RequestRefused("refused with 500", status=500, evidence=EVIDENCE)
+    assert isinstance(error, MCPError)
+    assert (error.code, error.message, error.data) == (-32603, "refused with 500", {"status": 500})
+    assert error.status == 500
+    assert "evidence" in str(error)
+
+
+def test_all_errors_have_one_base_and_show_their_public_path() -> None:
+    errors = [value for value in vars(trio_mcp_resilient).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(errors) == 7
+    for error in errors:
+        assert issubclass(error, ResilientError)
+        assert error.__module__ == "trio_mcp_resilient"

@@ -1,0 +1,113 @@
+"""Going on with an answer whose stream broke after the server gave it an event id.
+
+Until protocol version 2025-11-25 a broken stream is not a cancelled call: the server may keep
+the rest, and gives it to whoever asks with GET and `Last-Event-ID` (specification, resumability
+and redelivery). Servers differ in how well they do it: some replay other calls' messages, some
+answer with silence although the result is stored, some hold the old stream for a while.
+"""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from trio_mcp_resilient._answers import Answer, Cursor, Deliver, media_type, read_answer
+from trio_mcp_resilient._detector import Verdict
+from trio_mcp_resilient._exchange import Exchange
+from trio_mcp_resilient._flight import Flight
+from trio_mcp_resilient._jsonrpc import RequestId
+from trio_mcp_resilient._outcome import Fate, Outcome
+from trio_mcp_resilient._policy import Backoff
+from trio_mcp_resilient._session import LAST_EVENT_HEADER
+from trio_mcp_resilient._wire import Response, WireError
+
+PACE = Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, attempts=8)
+"""Waits where the server names none, and how many openings in a row may bring nothing."""
+SILENCE_SECONDS = 30.0
+"""Quiet on a resumed stream after which it is asked for again: what is stored may have been
+put aside for the next who asks."""
+
+
+async def resume(
+    exchange: Exchange, method: str, flight: Flight, deliver: Deliver, cursor: Cursor, cut: Outcome
+) -> Outcome:
+    """Take the answer up where it broke, until it comes, is refused, or nothing more helps.
+
+    Args:
+        cut: the outcome to fall back on: sent, and its answer cut.
+    """
+    fruitless = 0
+    while not PACE.spent(fruitless):
+        # Never before the server's own time (specification: MUST), and at it, not long after.
+        wait = PACE.first if cursor.retry is None else cursor.retry
+        if fruitless:
+            wait = max(wait, PACE.delay(fruitless, random.random))
+        if await flight.end_within(wait) is not None:
+            return cut
+        watch = _Watch()
+        outcome = await _once(exchange, method, flight, deliver, cursor, watch)
+        if outcome is not None:
+            return outcome if outcome.fate is not Fate.UNKNOWN or outcome.session_gone else cut
+        fruitless = 0 if watch.heard else fruitless + 1
+    return cut
+
+
+class _Watch:
+    """Ends the reading of a stream that has gone silent; comments are a sign of life as well."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self._silence = trio.CancelScope()
+        self._response: Response
+
+    async def read(
+        self, response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
+    ) -> Answer | None:
+        """Read up to the answer; None once the stream has been silent for too long."""
+        self._response = response
+        self.status, self.headers = response.status, response.headers
+        self._silence.deadline = trio.current_time() + SILENCE_SECONDS
+        with self._silence:
+            return await read_answer(self, request_id, deliver, cursor)
+        return None
+
+    async def receive(self) -> bytes:
+        """Receive as the response does, and start the silence over."""
+        chunk = await self._response.receive()
+        self.heard = self.heard or bool(chunk)
+        self._silence.deadline = trio.current_time() + SILENCE_SECONDS
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._response.aclose()
+
+
+async def _once(
+    exchange: Exchange, method: str, flight: Flight, deliver: Deliver, cursor: Cursor, watch: _Watch
+) -> Outcome | None:
+    """Ask once; None if it is worth asking again."""
+    headers = (*exchange.session.get_headers, (LAST_EVENT_HEADER, cursor.last_event_id.encode()))
+    try:
+        response = await exchange.wire.send("GET", headers)
+    except WireError:
+        return None
+    try:
+        if response.status == 200 and media_type(response) == "text/event-stream":
+            answer = await watch.read(response, flight.request_id, deliver, cursor)
+            if answer is None or answer.message is None:
+                return None
+            return exchange.answered(method, response, answer)
+        verdict, evidence = await exchange.read_refusal("GET", response)
+        if verdict is Verdict.SESSION_LOST:
+            # The stream went with the session; that the call was running before is no secret.
+            return Outcome(Fate.UNKNOWN, evidence=evidence, session_gone=True)
+        if response.status in (408, 409, 425, 429) or response.status >= 500:
+            return None
+        return Outcome(Fate.UNKNOWN, evidence=evidence)
+    except WireError:
+        return None
+    finally:
+        await response.aclose()
+
