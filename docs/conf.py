@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from importlib.metadata import version as installed_version
+
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+
+import trio_mcp_resilient
 
 project = "trio_mcp_resilient"
 author = "The trio_mcp_resilient authors"
@@ -20,8 +27,6 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-# Factories make these; how is nobody's business.
-autodoc_class_signature = "separated"
 python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 
@@ -41,3 +46,54 @@ nitpick_ignore_regex = [
     # Sphinx shows some annotations as they are spelled in the source.
     (r"py:class", r"(types|ssl|httpx|trio)\..*|.*FnT|RequestParamsMeta|Mapping|Callable|AsyncGenerator"),
 ]
+
+
+def setup(app: Sphinx) -> None:
+    """Prepare autodoc for this package's habits."""
+    _look_for_field_docs_where_they_are()
+    # Around napoleon, which has priority 500.
+    app.connect("autodoc-process-docstring", _keep_as_written, priority=400)
+    app.connect("autodoc-process-docstring", _put_back_as_written, priority=600)
+    app.connect("autodoc-process-signature", _show_context_managers_as_such)
+
+
+def _look_for_field_docs_where_they_are() -> None:
+    """Let autodoc find the strings below fields and enum members.
+
+    It reads them from the source of a class's `__module__`, and ours name the public package
+    there, not the file they are written in.
+    """
+    face = ModuleAnalyzer.for_module(trio_mcp_resilient.__name__)
+    face.analyze()
+    for name in sorted(sys.modules):
+        if name.startswith(f"{trio_mcp_resilient.__name__}._"):
+            hidden = ModuleAnalyzer.for_module(name)
+            hidden.analyze()
+            face.attr_docs.update(hidden.attr_docs)
+            face.tagorder.update(hidden.tagorder)
+
+
+_written: dict[str, list[str]] = {}
+
+
+def _keep_as_written(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Save an attribute's docstring: napoleon takes what stands before its first colon for a type."""
+    if what in ("attribute", "data", "property"):
+        _written[name] = list(lines)
+
+
+def _put_back_as_written(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    if name in _written:
+        lines[:] = _written.pop(name)
+
+
+def _show_context_managers_as_such(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str | None
+) -> tuple[str, str | None]:
+    """Show what calling the function gives, not what the generator below its decorator yields."""
+    found = re.fullmatch(r"~?(?:[\w.]+\.)?AsyncGenerator\[(.*), None\]", returns or "")
+    return signature, f"~contextlib.AbstractAsyncContextManager[{found[1]}]" if found else returns
