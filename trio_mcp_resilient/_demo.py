@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -122,7 +122,8 @@ def _record(column: Column) -> dict[str, Any]:
 def _words(error: BaseException) -> str:
     """Return what a group's members say, however deep they are."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_words(member) for member in error.exceptions)
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return "; ".join(_words(member) for member in group.exceptions)
     return str(error)
 
 

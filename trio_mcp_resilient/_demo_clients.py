@@ -9,7 +9,7 @@ from typing import TypeAlias
 from mcp import Client as SdkClient
 from mcp_types import CallToolResult, TextContent
 
-from trio_mcp_resilient._client import open_client
+from trio_mcp_resilient._open import open_client
 
 Call: TypeAlias = Callable[[str], Awaitable[str]]
 """Books a ticket and returns the answer; raises what the client raises."""

@@ -13,7 +13,7 @@ from typing import final
 import trio
 
 POLL = 0.02
-"""Seconds between two looks at whether the server answers yet."""
+"""Seconds between two knocks at a port that is not open yet."""
 
 PORTS = range(10_000, 32_000)
 """Below the ephemeral range of every common system. A port out of that range could be given to
@@ -65,24 +65,32 @@ class ServerProcess:
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env
             )
         with trio.move_on_after(within):
-            while self._process.poll() is None:
-                if await _is_open(self.port):
-                    return
-                await trio.sleep(POLL)
+            if await self._listens(self._process):
+                return
         await self.kill()
         raise ServerFailed(f"no server on port {self.port}; its last words:\n{self.last_words()}")
+
+    async def _listens(self, process: trio.Process) -> bool:
+        """Wait until the port is open or the process has ended; return whether it still runs."""
+        while not await _is_open(self.port):
+            if process.poll() is not None:
+                return False
+        # A process that found its port taken ends while somebody else answers there.
+        return process.poll() is None
 
     async def kill(self) -> None:
         """End the process with SIGKILL, which no server can soften, and wait until it is gone.
 
-        Does nothing if none is running. Not cancellable, but the wait is for the kernel only.
+        Does nothing if none is running.
+
+        Cancellation: it was killed, but it may not be gone yet. Checkpoint: always.
         """
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
+            await trio.lowlevel.checkpoint()
             return
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+        self._process.kill()
+        await self._process.wait()
+        self._process = None
 
     def last_words(self, lines: int = 40) -> str:
         """Return the end of what all its processes have printed."""
@@ -106,7 +114,9 @@ async def open_server_process(
     try:
         yield server
     finally:
-        await server.kill()
+        # The bound is for form: the kernel does not keep a killed process waiting.
+        with trio.move_on_after(10, shield=True):
+            await server.kill()
 
 
 def free_port() -> int:
@@ -122,9 +132,11 @@ def free_port() -> int:
 
 
 async def _is_open(port: int) -> bool:
+    """Knock, and pause for a moment if nobody answers."""
     try:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
     except OSError:
+        await trio.sleep(POLL)
         return False
     await stream.aclose()
     return True

@@ -14,7 +14,7 @@ from trio_mcp_resilient import Client
 
 MANY = 20
 
-plain_sdk_leaks = pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
+plain_sdk_leaks = pytest.mark.filterwarnings("ignore:Async generator 'http(x|core)2:ResourceWarning")
 """For the controls: the SDK's client drops its event streams half-read, which is not ours to mend."""
 
 

@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 import trio
+from mcp import Client as SdkClient
 
 from trio_mcp_resilient import _demo, _demo_process
 from trio_mcp_resilient.__main__ import main
+from trio_mcp_resilient._demo_journal import Journal
 from trio_mcp_resilient._demo_process import ServerFailed, free_port, open_server_process
 from trio_mcp_resilient._demo_scenario import CALLS, HUNG, OK, Column
+from trio_mcp_resilient._demo_server import DemoServer, Message, Receive, Send, SessionRecorder
+
+from .calling import plain_sdk_leaks
 
 DEMO = [sys.executable, "-m", "trio_mcp_resilient", "demo"]
 
@@ -27,11 +32,12 @@ CONTROL = Column("control", OK, STUCK, STUCK, 0, (STUCK,) * CALLS, 0, 0)
 
 
 @pytest.mark.real
-@pytest.mark.limit(120)
-async def test_the_demo_shows_what_it_claims() -> None:
-    done = await trio.run_process([*DEMO, "--json"], capture_stdout=True, capture_stderr=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    report = json.loads(done.stdout)
+@plain_sdk_leaks
+def test_the_demo_shows_what_it_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["demo", "--json"])
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    report = json.loads(printed.out)
     assert report["as_claimed"] is True
     mine, control = report["columns"]
     assert mine == {
@@ -48,7 +54,9 @@ async def test_the_demo_shows_what_it_claims() -> None:
     assert control["before"] == OK
     assert "Session not found" in control["first_after_restart"]
     assert control["concurrent_answered"] == control["handshakes_after_deletion"] == 0
-    for pid in server_pids(done.stderr):
+    pids = server_pids(printed.err.encode())
+    assert len(set(pids)) == 4
+    for pid in pids:
         assert_gone(pid)
 
 
@@ -205,3 +213,40 @@ async def test_a_server_restarts_on_its_port_and_is_not_started_twice(tmp_path: 
 
 def test_ports_stay_out_of_the_range_that_the_system_hands_out() -> None:
     assert all(free_port() in _demo_process.PORTS for _ in range(10))
+
+
+async def test_the_demo_server_writes_down_each_booking(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    async with SdkClient(DemoServer(journal)) as client:
+        for ticket in ("one", "two", "two"):
+            await client.call_tool("book", {"ticket": ticket})
+    assert journal.executions() == {"one": 1, "two": 2}
+    assert journal.executions("t") == {"two": 2}
+    assert journal.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("asked_with", "status", "answered_with", "noted"),
+    [("", 200, "new", ["new"]), ("old", 200, "old", []), ("", 200, "", []), ("", 400, "new", [])],
+)
+async def test_the_demo_server_writes_down_each_session_it_makes(
+    asked_with: str, status: int, answered_with: str, noted: list[str], tmp_path: Path
+) -> None:
+    def headers(session_id: str) -> list[tuple[bytes, bytes]]:
+        return [(b"mcp-session-id", session_id.encode())] if session_id else []
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers(answered_with)})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Message:
+        raise AssertionError("nothing to receive")
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+
+    sent: list[str] = []
+    journal = Journal(tmp_path / "journal")
+    await SessionRecorder(app, journal)({"type": "http", "headers": headers(asked_with)}, receive, send)
+    assert journal.sessions() == noted
+    assert sent == ["http.response.start", "http.response.body"]
