@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from trio_mcp_resilient._wire import RawHeaders
 
 logger = logging.getLogger("trio_mcp_resilient")
 
+CALL_META_KEY = "trio-mcp-resilient.org/call"
+"""Where `_meta` carries a call's key and attempt; the prefix is a name, not an address."""
+
 resend_override: ContextVar[Resend | None] = ContextVar("resend_override", default=None)
 """The policy of the call being made, when it differs from the client's. The SDK's session
 passes no option of ours through, but it does run in the caller's task."""
@@ -51,6 +55,20 @@ class Call:
     headers: RawHeaders
     on_progress: ProgressFnT | None
     cancellable: bool
+    key: str | None
+    """The same on both POSTs, for a server that can tell by it that it has run the call already."""
+    posts: int = 0
+
+    def next_params(self, request_id: RequestId) -> dict[str, Any]:
+        """Return the parameters of the next POST, with what `_meta` says of it."""
+        self.posts += 1
+        meta: dict[str, Any] = {}
+        if self.on_progress is not None:
+            # The id is the token: fresh for each POST, so late progress of the first is nobody's.
+            meta["progressToken"] = request_id
+        if self.key is not None:
+            meta[CALL_META_KEY] = {"id": self.key, "attempt": self.posts}
+        return {**self.params, "_meta": {**(self.params.get("_meta") or {}), **meta}} if meta else self.params
 
     def tool(self) -> str | None:
         """The name of the tool to call, if it is a tool call."""
@@ -65,6 +83,7 @@ class ResilientDispatcher:
         self,
         *,
         resend: Resend,
+        call_keys: bool,
         backoff: Backoff,
         timeouts: Timeouts,
         counters: Counters,
@@ -76,6 +95,7 @@ class ResilientDispatcher:
         self.initialize_params: dict[str, Any] | None = None
         """What the first handshake said of the client, said again to every later session."""
         self._resend = resend
+        self._call_keys = call_keys
         self._backoff = backoff
         self._timeouts = timeouts
         self._counters = counters
@@ -137,7 +157,7 @@ class ResilientDispatcher:
         opts = opts or {}
         if method == "initialize":
             return await self._initialize(params)
-        call = _call(method, params, opts)
+        call = _call(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
         timeout = opts.get("timeout")
         if timeout is None:
             return await self._send(call)
@@ -180,13 +200,9 @@ class ResilientDispatcher:
     async def _post(self, generation: Generation, call: Call) -> Outcome:
         """Send once, and tell the supervisor what it means for the session."""
         request_id = self.next_id() if call.request_id is None else call.request_id
-        params = call.params
-        if call.on_progress is not None:
-            # The id is the token: fresh for each POST, so late progress of the first is nobody's.
-            params = {**params, "_meta": {**(params.get("_meta") or {}), "progressToken": request_id}}
         outcome = await generation.request(
             call.method,
-            params,
+            call.next_params(request_id),
             request_id=request_id,
             headers=call.headers,
             on_progress=call.on_progress,
@@ -273,7 +289,7 @@ SUMMARIES = {
 }
 
 
-def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions) -> Call:
+def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, key: str | None) -> Call:
     headers = opts.get("headers")
     # The session stamps the version it last knew; what counts is the version of the generation
     # that the request really goes out on.
@@ -289,5 +305,6 @@ def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions) -> C
         headers=extra,
         on_progress=opts.get("on_progress"),
         cancellable=opts.get("cancel_on_abandon", True),
+        key=key,
     )
 

@@ -54,6 +54,7 @@ async def open_client(
     backoff: Backoff = Backoff(),
     get_stream: bool = True,
     resend: Resend | str = Resend.REFUSED,
+    call_keys: bool = False,
     on_event: Watcher | None = None,
     client_info: types.Implementation | None = None,
     sampling_callback: SamplingFnT | None = None,
@@ -91,6 +92,9 @@ async def open_client(
         get_stream: whether to keep the standalone stream open, by which the server speaks
             unasked, and which shows a lost session before a call has to meet it.
         resend: which requests may be sent a second time: `Resend`.
+        call_keys: whether each request carries, in its `_meta` under
+            `trio-mcp-resilient.org/call`, an id that is the same when it is sent again, and the
+            number of the attempt. A server that remembers the ids makes `resend="always"` safe.
         on_event: called with each life-cycle event, synchronously; it must not block.
         client_info: name and version to introduce the application by.
         sampling_callback, elicitation_callback, list_roots_callback, logging_callback,
@@ -125,7 +129,12 @@ async def open_client(
     watcher = None if on_event is None else contained(on_event)
     counters = Counters()
     dispatcher = ResilientDispatcher(
-        resend=Resend(resend), backoff=backoff, timeouts=timeouts, counters=counters, watcher=watcher
+        resend=Resend(resend),
+        call_keys=call_keys,
+        backoff=backoff,
+        timeouts=timeouts,
+        counters=counters,
+        watcher=watcher,
     )
     session = ClientSession(
         dispatcher=dispatcher,
