@@ -23,14 +23,25 @@ OLD_SDK = "mcp==1.30.0"
 """The last SDK of the 1.x line, whose servers are still everywhere."""
 
 FLAKE8_ASYNC = [
+    "flake8",
     "--select=ASYNC",
-    # The 9xx rules are off unless each is named; a prefix such as ASYNC9 enables none of them.
+    # The 9xx rules are off unless each is named.
     "--enable=ASYNC,ASYNC900,ASYNC910,ASYNC911,ASYNC912,ASYNC913",
+]
+NOT_OURS = [
     # It says to leave httpx for its continuation. httpx is our public interface (`httpx.Auth`,
     # `httpx.AsyncClient`) and is what applications have; its default transport, the reason
     # for the rule, is not used unless the application brings it.
-    "--disable=ASYNC127",
+    "ASYNC127",
+    # It wants each startable function in a list, by bare name, for ASYNC113; with two methods
+    # called `run`, of which one is startable, the list would lie about the other.
+    "ASYNC114",
 ]
+# These ask that each way out of a function is a checkpoint. That is a promise to users, so it is
+# held where users call in. Inside, a function that finds its work done returns at once: a
+# checkpoint in each layer would cost every call several turns of the scheduler.
+ONLY_AT_THE_FACE = ["ASYNC910", "ASYNC911"]
+FACE = [f"{PACKAGE}/{module}.py" for module in ("_client", "_open", "_httpx_transport", "testing")]
 
 
 def group(name: str) -> list[str]:
@@ -44,7 +55,8 @@ def lint(session: nox.Session) -> None:
     session.install(*group("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    session.run("flake8", *FLAKE8_ASYNC, PACKAGE)
+    session.run(*FLAKE8_ASYNC, f"--disable={','.join(NOT_OURS + ONLY_AT_THE_FACE)}", PACKAGE)
+    session.run(*FLAKE8_ASYNC, f"--disable={','.join(NOT_OURS)}", *FACE)
 
 
 @nox.session
@@ -53,8 +65,9 @@ def typing(session: nox.Session) -> None:
     session.install("-e", ".", *group("typing"))
     session.run("mypy", *TYPED)
     # The command from the package index is a wrapper: it runs the checker by the machine's node.
-    session.run("pyright", *TYPED)
-    session.run("pyright", "--verifytypes", PACKAGE, "--ignoreexternal")
+    python = f"--pythonpath={session.bin}/python"
+    session.run("pyright", python, *TYPED)
+    session.run("pyright", python, "--verifytypes", PACKAGE, "--ignoreexternal")
 
 
 @nox.session
