@@ -49,8 +49,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "all of them": ("_supervisor", "_dispatcher"),
     "what people hold": ("_client", "_open", "__init__"),
-    "faces": (
+    "the scripted server": (
+        "_scripted_records",
+        "_scripted_stream",
+        "_scripted_dialects",
+        "_scripted_http",
+        "_scripted_faults",
+        "_scripted_network",
+        "_scripted_answer",
         "testing",
+    ),
+    "faces": (
         "_demo_journal",
         "_demo_process",
         "_demo_server",
@@ -73,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
     "anyio": {"_dispatcher", "_inbound"},
     # One place translates httpx's names, one is a transport for it, one has them in its signature.
     "httpx": {"_http", "_httpx_transport", "_open"},
-    "h11": {"_http11", "_connections"},
+    "h11": {"_http11", "_connections", *LAYERS["the scripted server"]},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}
 
@@ -115,7 +124,9 @@ def test_every_module_is_in_the_list() -> None:
 def test_the_map_in_the_package_names_the_same_modules() -> None:
     source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
     named = set(re.findall(r"`(_?_?[a-z0-9_]+)`", ast.get_docstring(ast.parse(source)) or ""))
-    assert named == {name for name in ORDER if name != "__init__" and not name.startswith("_demo")}
+    assert named == {
+        name for name in ORDER if name != "__init__" and not name.startswith(("_demo", "_scripted"))
+    }
 
 
 def test_the_package_is_flat() -> None:
@@ -132,6 +143,12 @@ def test_imports_only_what_stands_above_it(module: str) -> None:
 @pytest.mark.parametrize("module", sorted(PURE & set(MODULES)))
 def test_words_and_sans_io_do_no_io(module: str) -> None:
     assert not foreign(imports_of(module)) & FORBIDDEN_IN_PURE
+
+
+@pytest.mark.parametrize("module", sorted({*LAYERS["the scripted server"]} & set(MODULES)))
+def test_the_scripted_server_shares_nothing_with_the_client(module: str) -> None:
+    # A parser on both ends of the wire would agree with its own mistakes.
+    assert own(imports_of(module)) <= {*LAYERS["the scripted server"]}
 
 
 @pytest.mark.parametrize("module", MODULES)
