@@ -1,0 +1,346 @@
+"""The scripted server: MCP's streamable HTTP binding over the parts that the other modules are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, final
+from urllib.parse import urlsplit
+
+import trio
+
+from trio_mcp_resilient._nursery import open_hidden_nursery
+from trio_mcp_resilient._scripted_answer import Answer
+from trio_mcp_resilient._scripted_catalog import Catalog, ToolContext
+from trio_mcp_resilient._scripted_dialects import Reply, rpc_error, rpc_reply
+from trio_mcp_resilient._scripted_faults import Script
+from trio_mcp_resilient._scripted_http import Exchange
+from trio_mcp_resilient._scripted_network import Ending, Network
+from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
+from trio_mcp_resilient._scripted_session import Carrier, EventStream, Message, RpcError, ScriptedSession
+from trio_mcp_resilient._scripted_sessions import PROTOCOL_VERSIONS, Sessions
+
+PATH = "/mcp"
+EVENT_STREAM = "text/event-stream"
+# From this version on, an event may carry an id and nothing else; older clients choke on it.
+PRIMING_SINCE = "2025-11-25"
+
+
+@final
+class ScriptedServer(Network, Sessions, Catalog, Script):
+    """An MCP server for tests, made by `open_scripted_server`.
+
+    It behaves as a good server does until it is told otherwise. All settings may be changed
+    at any time; they hold for what comes next.
+    """
+
+    def __init__(self, name: str, nursery: trio.Nursery) -> None:
+        Network.__init__(self, nursery, self._handle, self._admits)
+        Sessions.__init__(self, name)
+        Catalog.__init__(self)
+        Script.__init__(self)
+        self.url = f"http://{name}.test{PATH}"
+        """What to tell the client, together with `connect`."""
+        self.json_mode = False
+        """Answer POSTs by JSON instead of an event stream; messages about them go to the GET stream."""
+        self.retry: int | None = None
+        """Milliseconds that a client is told to wait before it resumes; only said if `resumable`."""
+        self.offer_get_stream = True
+        """Answer GET by a stream; otherwise by 405."""
+        self.offer_delete = True
+        """Let clients end their sessions; otherwise DELETE is answered by 405."""
+        self.allowed_hosts: Collection[str] | None = None
+        """Host names that `Host` and `Origin` may have, against DNS rebinding; None for any."""
+        self.headers: dict[str, str] = {}
+        """Header fields to put on every answer."""
+        self.delay: float | Callable[[SeenRequest], float] = 0.0
+        """Seconds that each request waits before anything is done with it."""
+        self._requests: list[SeenRequest] = []
+        self._observers: list[Callable[[SeenRequest], None]] = []
+        self._runs: set[trio.CancelScope] = set()
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """Every request that arrived whole, in order."""
+        return list(self._requests)
+
+    def seen(self, when: When) -> list[SeenRequest]:
+        """Every request that arrived whole and matches, in order."""
+        return [seen for seen in self._requests if seen.matches(when)]
+
+    def posts(self, rpc_method: str | None = None) -> list[SeenRequest]:
+        """Every POST that arrived whole, in order: all, or those of one JSON-RPC method."""
+        return [
+            seen
+            for seen in self._requests
+            if seen.http_method == "POST" and rpc_method in (None, seen.rpc_method)
+        ]
+
+    def on_request(self, observe: Callable[[SeenRequest], None]) -> None:
+        """Call a function with each request that arrives, before anything is done with it."""
+        self._observers.append(observe)
+
+    def restart(self, *, keep_sessions: bool = False, down_for: float = 0.0, how: Ending = "reset") -> None:
+        """Die and come back: connections are cut and what runs is stopped where it is.
+
+        Args:
+            keep_sessions: remember the sessions, as a server with a store for them does.
+            down_for: seconds during which new connections are refused.
+            how: how the open connections end.
+        """
+        self._go_down(down_for, "refuse")
+        self.cut_connections(how)
+        for run in list(self._runs):
+            run.cancel()
+        if not keep_sessions:
+            self.lose_session(streams="end")
+
+    # What follows answers one request.
+
+    async def _handle(self, exchange: Exchange) -> None:
+        seen = self._record(exchange)
+        answer = Answer(
+            exchange, seen, self._plan(seen), self.headers, partial(self._note_status, seen.number)
+        )
+        delay = self.delay(seen) if callable(self.delay) else self.delay
+        if delay:
+            await trio.sleep(delay)
+        await answer.before_run()
+        refusal = self._refuse(seen)
+        if refusal is not None:
+            await self._reply(answer, seen, refusal)
+        elif seen.http_method == "POST":
+            await self._post(answer, seen)
+        elif seen.http_method == "GET":
+            await self._get(answer, seen)
+        else:
+            await self._delete(answer, seen)
+
+    def _record(self, exchange: Exchange) -> SeenRequest:
+        seen = SeenRequest(
+            len(self._requests),
+            exchange.connection.number,
+            trio.current_time(),
+            exchange.http_method,
+            exchange.target,
+            exchange.headers,
+            exchange.body,
+            parse(exchange.body),
+        )
+        self._requests.append(seen)
+        for observe in self._observers:
+            observe(seen)
+        return seen
+
+    def _note_status(self, number: int, status: int) -> None:
+        self._requests[number] = replace(self._requests[number], status=status)
+
+    async def _reply(self, answer: Answer, seen: SeenRequest, reply: Reply) -> None:
+        headers, body = reply.render(seen)
+        await answer.whole(reply.status, headers, body)
+
+    def _refuse(self, seen: SeenRequest) -> Reply | None:
+        """Return what refuses a request before its session is looked at, if anything does."""
+        if self.allowed_hosts is not None:
+            if _host_of(seen.headers.get("host", "")) not in self.allowed_hosts:
+                return Reply(421, "Invalid Host header")
+            origin = seen.headers.get("origin")
+            if origin is not None and urlsplit(origin).hostname not in self.allowed_hosts:
+                return Reply(403, "Invalid Origin header")
+        if urlsplit(seen.target).path != PATH:
+            return Reply(404, "Not Found", "text/plain")
+        offered = {"POST": True, "GET": self.offer_get_stream, "DELETE": self.offer_delete}
+        methods = [method for method, is_offered in offered.items() if is_offered]
+        if self.stateless:
+            methods = ["POST"]
+        if seen.http_method not in methods:
+            return rpc_reply(405, -32000, "Method not allowed.", allow=", ".join(methods))
+        return self._refuse_content(seen)
+
+    def _refuse_content(self, seen: SeenRequest) -> Reply | None:
+        accept = seen.headers.get("accept", "")
+        needed = {"POST": ("application/json", EVENT_STREAM), "GET": (EVENT_STREAM,)}
+        if "*/*" not in accept and not all(kind in accept for kind in needed.get(seen.http_method, ())):
+            return rpc_reply(406, -32600, "Not Acceptable")
+        if seen.http_method == "POST":
+            if not seen.headers.get("content-type", "").startswith("application/json"):
+                return rpc_reply(415, -32600, "Unsupported Media Type: Content-Type must be application/json")
+            if seen.message is None:
+                return rpc_reply(400, -32700, "Parse error")
+            if not isinstance(seen.message, Mapping):
+                return rpc_reply(400, -32600, "Invalid Request")
+        version = seen.protocol_version
+        if version is not None and version not in self._versions and seen.rpc_method != "initialize":
+            known = ", ".join(PROTOCOL_VERSIONS)
+            return rpc_reply(400, -32000, f"Bad Request: Unsupported protocol version: {version} ({known})")
+        return None
+
+    async def _post(self, answer: Answer, seen: SeenRequest) -> None:
+        if seen.rpc_method == "initialize" and (seen.session_id is None or self.stateless):
+            session = self._new_session(seen.params)
+            await self._request(answer, seen, session, lambda ctx: self._handshake_result(session))
+            return
+        found = self._find_session(seen)
+        if isinstance(found, Reply):
+            await self._reply(answer, seen, found)
+        elif seen.rpc_method == "initialize":
+            await self._reply(
+                answer, seen, rpc_reply(400, -32600, "Invalid Request: Server already initialized")
+            )
+        elif seen.rpc_method is not None and seen.rpc_id is not None:
+            method = seen.rpc_method
+            await self._request(answer, seen, found, partial(self._result, method))
+        else:
+            with found.used(answer.disconnect):
+                self._take(found, seen)
+                await answer.whole(202, {}, b"")
+
+    def _take(self, session: ScriptedSession, seen: SeenRequest) -> None:
+        """Take a notification or a response."""
+        if seen.rpc_method is None:
+            session.answered(seen.message)
+        elif seen.rpc_method == "notifications/initialized":
+            session.initialized = True
+        elif seen.rpc_method == "notifications/cancelled":
+            self.cancelled.append(seen.params.get("requestId"))
+            run = session.running.get(seen.params.get("requestId"))
+            if run is not None:
+                run.cancel()
+
+    async def _request(
+        self, answer: Answer, seen: SeenRequest, session: ScriptedSession, run: Callable[[ToolContext], Any]
+    ) -> None:
+        resumable = self.resumable and not self.json_mode and not self.stateless
+        stream = EventStream(f"{session.number}-{seen.number}", resumable=resumable)
+        headers = {"mcp-session-id": session.id} if session.id and seen.rpc_method == "initialize" else {}
+        with session.used(answer.disconnect), stream.carried() as carrier:
+            if resumable:
+                session.streams.append(stream)
+                if session.protocol_version >= PRIMING_SINCE:
+                    stream.prime(self.retry)
+            about = session.standalone if self.json_mode else stream
+            context = ToolContext(session, about, seen.rpc_id, seen.params, answer.disconnect)
+            scope = session.running[seen.rpc_id] = trio.CancelScope()
+            self._runs.add(scope)
+            self._nursery.start_soon(self._run, scope, session, stream, context, run)
+            if self.json_mode:
+                await stream.finished()
+                await self._answer_json(answer, session, stream, headers)
+                return
+            if answer.waits_for_the_run:
+                await stream.finished()
+            await self._carry(answer, carrier, headers)
+
+    async def _run(
+        self,
+        scope: trio.CancelScope,
+        session: ScriptedSession,
+        stream: EventStream,
+        context: ToolContext,
+        run: Callable[[ToolContext], Any],
+    ) -> None:
+        try:
+            with scope:
+                response: Message
+                try:
+                    result = run(context)
+                    result = await result if hasattr(result, "__await__") else result
+                    response = {"jsonrpc": "2.0", "id": context.rpc_id, "result": result}
+                except RpcError as error:
+                    response = rpc_error(error.code, error.message, context.rpc_id, error.data)
+                stream.send(response, last=True)
+        finally:
+            self._runs.discard(scope)
+            if session.running.get(context.rpc_id) is scope:
+                del session.running[context.rpc_id]
+            stream.end()
+
+    async def _answer_json(
+        self, answer: Answer, session: ScriptedSession, stream: EventStream, headers: Mapping[str, str]
+    ) -> None:
+        event = stream.events[-1] if stream.events else None
+        if event is None or event.message is None:
+            why = "Session terminated before the request completed" if session.over else "Request cancelled"
+            reply = rpc_reply(500, -32603, why)
+        else:
+            reply = Reply(200, event.message, headers=headers)
+        sent, body = reply.render(answer.seen)
+        await answer.whole(reply.status, sent, body)
+
+    async def _carry(self, answer: Answer, carrier: Carrier, headers: Mapping[str, str]) -> None:
+        fixed = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform"}
+        await answer.begin(200, {**fixed, **headers})
+        while (event := await carrier.next()) is not None:
+            await answer.part(event.encode(), last=event.last)
+        await answer.end()
+
+    async def _get(self, answer: Answer, seen: SeenRequest) -> None:
+        session = self._find_session(seen)
+        if isinstance(session, Reply):
+            await self._reply(answer, seen, session)
+            return
+        stream, position = _resumed(session, seen.last_event_id)
+        if stream is session.standalone and stream.carriers:
+            conflict = "Conflict: Only one SSE stream is allowed per session"
+            await self._reply(answer, seen, rpc_reply(409, -32000, conflict))
+            return
+        with session.used(answer.disconnect), stream.carried() as carrier:
+            if position is not None:
+                carrier.position = position
+            if stream is not session.standalone:
+                await self._carry(answer, carrier, {})
+                return
+            session.listening.set()
+            try:
+                await self._carry(answer, carrier, {})
+            finally:
+                session.listening = trio.Event()
+
+    async def _delete(self, answer: Answer, seen: SeenRequest) -> None:
+        session = self._find_session(seen)
+        if isinstance(session, Reply):
+            await self._reply(answer, seen, session)
+            return
+        self.deleted.append(session.id)
+        self._forget(session, streams=True)
+        await answer.whole(200, {}, b"")
+
+
+def _host_of(header: str) -> str | None:
+    return urlsplit(f"//{header}").hostname
+
+
+def _resumed(session: ScriptedSession, last_event_id: str | None) -> tuple[EventStream, int | None]:
+    """Return the stream that a GET is for, and where it goes on."""
+    if last_event_id is None or not session.standalone.resumable:
+        return session.standalone, None
+    for stream in (session.standalone, *session.streams):
+        position = stream.position_after(last_event_id)
+        if position is not None:
+            return stream, position
+    # An id that was never given: a stream that ends at once, as the Python SDK's does.
+    unknown = EventStream("unknown", resumable=False)
+    unknown.end()
+    return unknown, None
+
+
+@asynccontextmanager
+async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[ScriptedServer, None]:
+    """Open a scripted MCP server for as long as the block runs.
+
+    Args:
+        name: what it calls itself, and the host in its `url`. Servers of different names have
+            different session ids.
+
+    Yields:
+        The server, up and with nothing to offer yet.
+
+    Whatever the block raises comes out as itself. So does what a tool's handler asserts.
+
+    Cancellation: the exit stops what runs and closes every connection at once.
+    Checkpoints: the exit is one.
+    """
+    async with open_hidden_nursery() as nursery:
+        yield ScriptedServer(name, nursery)

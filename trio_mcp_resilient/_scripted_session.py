@@ -1,0 +1,259 @@
+"""One session of the scripted server, and the event streams it speaks on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import trio
+
+from trio_mcp_resilient._scripted_dialects import rpc_error
+
+Message = Mapping[str, Any]
+
+
+class RpcError(Exception):
+    """A JSON-RPC error: what a tool raises to answer by one, and what the client's refusal raises here."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One event of a stream."""
+
+    event_id: str | None
+    message: Message | None
+    """None for the event that only carries an id to resume from."""
+    retry: int | None = None
+    """Milliseconds that the client should wait before it resumes."""
+    last: bool = False
+    """Whether it is the answer proper, after which the stream ends."""
+
+    def encode(self) -> bytes:
+        """Return the event as server-sent event."""
+        lines: list[str] = []
+        if self.event_id is not None:
+            lines.append(f"id: {self.event_id}")
+        if self.retry is not None:
+            lines.append(f"retry: {self.retry}")
+        if self.message is None:
+            lines.append("data: ")
+        else:
+            lines += ["event: message", f"data: {json.dumps(self.message)}"]
+        return "".join(f"{line}\n" for line in [*lines, ""]).encode()
+
+
+class EventStream:
+    """Messages to the client in order: one stream for each POST, one for the session.
+
+    It outlives the connections that carry it, and remembers all it said if it is resumable.
+    """
+
+    def __init__(self, name: str, *, resumable: bool) -> None:
+        self.name = name
+        self.resumable = resumable
+        self.events: list[StreamEvent] = []
+        self.ended = False
+        self.carriers = 0
+        """How many connections carry it now."""
+        self._detachments = 0
+        self._news = trio.Event()
+
+    def prime(self, retry: int | None) -> None:
+        """Say nothing but an id, so that the client can resume from the very beginning."""
+        self._append(StreamEvent(self._next_id(), None, retry))
+
+    def send(self, message: Message, *, last: bool = False) -> bool:
+        """Say something, and return whether anybody hears it, now or by resuming."""
+        if self.ended or not (self.resumable or self.carriers):
+            return False
+        self._append(StreamEvent(self._next_id(), message, None, last))
+        if last:
+            self.end()
+        return True
+
+    def end(self) -> None:
+        """Say no more; what carries the stream ends cleanly."""
+        self.ended = True
+        self._wake()
+
+    def detach(self) -> None:
+        """Let the connection that carries it end cleanly, now; the stream itself goes on."""
+        self._detachments += 1
+        self._wake()
+
+    async def finished(self) -> None:
+        """Wait until the answer has been said, or nothing more will be."""
+        await trio.lowlevel.checkpoint()
+        while not self.ended:
+            await self._news.wait()
+
+    @contextmanager
+    def carried(self) -> Generator[Carrier, None, None]:
+        """Let one connection carry the stream, from the next event on."""
+        self.carriers += 1
+        try:
+            yield Carrier(self, len(self.events), self._detachments)
+        finally:
+            self.carriers -= 1
+
+    def position_after(self, event_id: str) -> int | None:
+        """Return where to go on after an event, or None if it is none of this stream's."""
+        places = (place for place, event in enumerate(self.events, 1) if event.event_id == event_id)
+        return next(places, None)
+
+    def detached_since(self, detachments: int) -> bool:
+        """Whether `detach` was called since."""
+        return self._detachments > detachments
+
+    async def news(self) -> None:
+        """Wait until something changes."""
+        await self._news.wait()
+
+    def _next_id(self) -> str | None:
+        return f"{self.name}-{len(self.events)}" if self.resumable else None
+
+    def _append(self, event: StreamEvent) -> None:
+        self.events.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+
+class Carrier:
+    """What one connection still has to carry of a stream."""
+
+    def __init__(self, stream: EventStream, position: int, detachments: int) -> None:
+        self.position = position
+        self._stream = stream
+        self._detachments = detachments
+
+    async def next(self) -> StreamEvent | None:
+        """Return the next event, or None when the connection is to end cleanly."""
+        while not self._stream.detached_since(self._detachments):
+            if self.position < len(self._stream.events):
+                self.position += 1
+                await trio.lowlevel.checkpoint()
+                return self._stream.events[self.position - 1]
+            if self._stream.ended:
+                break
+            await self._stream.news()
+        await trio.lowlevel.checkpoint()
+        return None
+
+
+@final
+class ScriptedSession:
+    """One session; made by the client's `initialize`. Read it, change nothing."""
+
+    def __init__(self, session_id: str, number: int, protocol_version: str, *, resumable: bool) -> None:
+        self.id = session_id
+        self.number = number
+        """Counted from 1, over the whole life of the server; 0 without sessions."""
+        self.protocol_version = protocol_version
+        self.client_info: Message = {}
+        self.client_capabilities: Message = {}
+        self.initialized = False
+        """Whether the client has sent `notifications/initialized`."""
+        self.log_level: str | None = None
+        self.subscriptions: set[str] = set()
+        self.running: dict[Any, trio.CancelScope] = {}
+        """The requests that run now, by their JSON-RPC id."""
+        self.streams: list[EventStream] = []
+        """Those that can be resumed, beside the standalone one."""
+        self.standalone = EventStream(f"{number}-get", resumable=resumable)
+        """What the GET stream carries."""
+        self.listening = trio.Event()
+        """Set once a GET stream is open; a new one each time it closes."""
+        self.last_used = trio.current_time()
+        self._uses: list[Callable[[], None]] = []
+        self._questions: dict[str, _Question] = {}
+        self._asked = 0
+        self.over = False
+
+    def __repr__(self) -> str:
+        return f"<session {self.number} {self.protocol_version}>"
+
+    @contextmanager
+    def used(self, disconnect: Callable[[], None]) -> Generator[None, None, None]:
+        """Count as in use by one exchange, so that the idle timeout does not run."""
+        self._uses.append(disconnect)
+        try:
+            yield
+        finally:
+            self._uses.remove(disconnect)
+            self.last_used = trio.current_time()
+
+    def cut(self) -> None:
+        """Reset every connection that is busy with this session."""
+        for disconnect in list(self._uses):
+            disconnect()
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds since the last request or open stream; minus infinity while there is one."""
+        return -math.inf if self._uses else trio.current_time() - self.last_used
+
+    def end(self, *, streams: bool) -> None:
+        """Be over: questions to the client fail, and its streams end cleanly if asked."""
+        self.over = True
+        for question in self._questions.values():
+            question.settle(rpc_error(-32000, "the session ended before the client answered"))
+        if streams:
+            for stream in (*self.streams, self.standalone):
+                stream.end()
+
+    async def ask(self, stream: EventStream, method: str, params: Message | None) -> Any:
+        """Send a request to the client and return its result.
+
+        Raises:
+            RpcError: the client refused, or the session ended first.
+        """
+        self._asked += 1
+        request_id = f"server-{self._asked}"
+        question = self._questions[request_id] = _Question()
+        try:
+            stream.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}})
+            if self.over:
+                question.settle(rpc_error(-32000, "the session has ended"))
+            return await question.result()
+        finally:
+            del self._questions[request_id]
+
+    def answered(self, response: Message) -> None:
+        """Take the client's response to a question; one that nobody asked is dropped."""
+        question = self._questions.get(str(response.get("id")))
+        if question is not None:
+            question.settle(response)
+
+
+class _Question:
+    def __init__(self) -> None:
+        self._settled = trio.Event()
+        self._response: Message = {}
+
+    def settle(self, response: Message) -> None:
+        if not self._settled.is_set():
+            self._response = response
+            self._settled.set()
+
+    async def result(self) -> Any:
+        await self._settled.wait()
+        error = self._response.get("error")
+        if error is not None:
+            raise RpcError(error.get("code", 0), error.get("message", ""), error.get("data"))
+        return self._response.get("result")

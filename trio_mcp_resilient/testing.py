@@ -1,0 +1,25 @@
+"""A scripted MCP server for tests: real HTTP/1.1 bytes over memory streams, made to break on request.
+
+    async with open_scripted_server() as server:
+        server.tool("add", lambda a, b: a + b)
+        async with open_client(server.url, connect=server.connect) as client:
+            server.lose_session()
+            ...
+        assert server.executed["add"] == 1
+
+Nothing in it sleeps, so with `trio.testing.MockClock(autojump_threshold=0)` hours pass in no time.
+"""
+
+from trio_mcp_resilient._scripted_catalog import ToolContext as ToolContext
+from trio_mcp_resilient._scripted_dialects import DIALECTS as DIALECTS
+from trio_mcp_resilient._scripted_dialects import Reply as Reply
+from trio_mcp_resilient._scripted_faults import Held as Held
+from trio_mcp_resilient._scripted_faults import Rule as Rule
+from trio_mcp_resilient._scripted_records import Execution as Execution
+from trio_mcp_resilient._scripted_records import SeenRequest as SeenRequest
+from trio_mcp_resilient._scripted_server import ScriptedServer as ScriptedServer
+from trio_mcp_resilient._scripted_server import open_scripted_server as open_scripted_server
+from trio_mcp_resilient._scripted_session import RpcError as RpcError
+from trio_mcp_resilient._scripted_session import ScriptedSession as ScriptedSession
+from trio_mcp_resilient._scripted_stream import MemoryStream as MemoryStream
+from trio_mcp_resilient._scripted_stream import memory_connection as memory_connection
