@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 import trio
@@ -199,8 +199,8 @@ class Catalog:
         return {}
 
 
-async def _maybe_await(value: Awaitable[Any] | object) -> Any:
-    if isinstance(value, Awaitable):
+async def _maybe_await(value: Any) -> Any:
+    if inspect.isawaitable(value):
         return await value
     await trio.lowlevel.checkpoint()
     return value

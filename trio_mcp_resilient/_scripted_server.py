@@ -7,23 +7,21 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
-from urllib.parse import urlsplit
 
 import trio
 
-from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._scripted_answer import Answer
 from trio_mcp_resilient._scripted_catalog import Catalog, ToolContext
+from trio_mcp_resilient._scripted_checks import EVENT_STREAM, refuse
 from trio_mcp_resilient._scripted_dialects import Reply, rpc_error, rpc_reply
 from trio_mcp_resilient._scripted_faults import Script
 from trio_mcp_resilient._scripted_http import Exchange
 from trio_mcp_resilient._scripted_network import Ending, Network
 from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
 from trio_mcp_resilient._scripted_session import Carrier, EventStream, Message, RpcError, ScriptedSession
-from trio_mcp_resilient._scripted_sessions import PROTOCOL_VERSIONS, Sessions
+from trio_mcp_resilient._scripted_sessions import Sessions
 
 PATH = "/mcp"
-EVENT_STREAM = "text/event-stream"
 # From this version on, an event may carry an id and nothing else; older clients choke on it.
 PRIMING_SINCE = "2025-11-25"
 
@@ -57,6 +55,8 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         """Header fields to put on every answer."""
         self.delay: float | Callable[[SeenRequest], float] = 0.0
         """Seconds that each request waits before anything is done with it."""
+        self.failure: AssertionError | None = None
+        """What a handler asserted in vain; it ends the server's block."""
         self._requests: list[SeenRequest] = []
         self._observers: list[Callable[[SeenRequest], None]] = []
         self._runs: set[trio.CancelScope] = set()
@@ -108,7 +108,9 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         if delay:
             await trio.sleep(delay)
         await answer.before_run()
-        refusal = self._refuse(seen)
+        refusal = refuse(
+            seen, path=PATH, offered=self._offered, hosts=self.allowed_hosts, versions=self._versions
+        )
         if refusal is not None:
             await self._reply(answer, seen, refusal)
         elif seen.http_method == "POST":
@@ -141,41 +143,10 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         headers, body = reply.render(seen)
         await answer.whole(reply.status, headers, body)
 
-    def _refuse(self, seen: SeenRequest) -> Reply | None:
-        """Return what refuses a request before its session is looked at, if anything does."""
-        if self.allowed_hosts is not None:
-            if _host_of(seen.headers.get("host", "")) not in self.allowed_hosts:
-                return Reply(421, "Invalid Host header")
-            origin = seen.headers.get("origin")
-            if origin is not None and urlsplit(origin).hostname not in self.allowed_hosts:
-                return Reply(403, "Invalid Origin header")
-        if urlsplit(seen.target).path != PATH:
-            return Reply(404, "Not Found", "text/plain")
+    @property
+    def _offered(self) -> list[str]:
         offered = {"POST": True, "GET": self.offer_get_stream, "DELETE": self.offer_delete}
-        methods = [method for method, is_offered in offered.items() if is_offered]
-        if self.stateless:
-            methods = ["POST"]
-        if seen.http_method not in methods:
-            return rpc_reply(405, -32000, "Method not allowed.", allow=", ".join(methods))
-        return self._refuse_content(seen)
-
-    def _refuse_content(self, seen: SeenRequest) -> Reply | None:
-        accept = seen.headers.get("accept", "")
-        needed = {"POST": ("application/json", EVENT_STREAM), "GET": (EVENT_STREAM,)}
-        if "*/*" not in accept and not all(kind in accept for kind in needed.get(seen.http_method, ())):
-            return rpc_reply(406, -32600, "Not Acceptable")
-        if seen.http_method == "POST":
-            if not seen.headers.get("content-type", "").startswith("application/json"):
-                return rpc_reply(415, -32600, "Unsupported Media Type: Content-Type must be application/json")
-            if seen.message is None:
-                return rpc_reply(400, -32700, "Parse error")
-            if not isinstance(seen.message, Mapping):
-                return rpc_reply(400, -32600, "Invalid Request")
-        version = seen.protocol_version
-        if version is not None and version not in self._versions and seen.rpc_method != "initialize":
-            known = ", ".join(PROTOCOL_VERSIONS)
-            return rpc_reply(400, -32000, f"Bad Request: Unsupported protocol version: {version} ({known})")
-        return None
+        return [method for method in offered if offered[method] and (method == "POST" or not self.stateless)]
 
     async def _post(self, answer: Answer, seen: SeenRequest) -> None:
         if seen.rpc_method == "initialize" and (seen.session_id is None or self.stateless):
@@ -250,6 +221,10 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
                     response = {"jsonrpc": "2.0", "id": context.rpc_id, "result": result}
                 except RpcError as error:
                     response = rpc_error(error.code, error.message, context.rpc_id, error.data)
+                except AssertionError as error:
+                    self.failure = error
+                    self._nursery.cancel_scope.cancel()
+                    return
                 stream.send(response, last=True)
         finally:
             self._runs.discard(scope)
@@ -308,10 +283,6 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         await answer.whole(200, {}, b"")
 
 
-def _host_of(header: str) -> str | None:
-    return urlsplit(f"//{header}").hostname
-
-
 def _resumed(session: ScriptedSession, last_event_id: str | None) -> tuple[EventStream, int | None]:
     """Return the stream that a GET is for, and where it goes on."""
     if last_event_id is None or not session.standalone.resumable:
@@ -342,5 +313,21 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
     Cancellation: the exit stops what runs and closes every connection at once.
     Checkpoints: the exit is one.
     """
-    async with open_hidden_nursery() as nursery:
-        yield ScriptedServer(name, nursery)
+    raised: BaseException | None = None
+    server: ScriptedServer | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            server = ScriptedServer(name, nursery)
+            # Raised again outside the nursery, which would wrap it.
+            try:
+                yield server
+            except BaseException as error:
+                raised = error
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup:
+        if raised is None or isinstance(raised, trio.Cancelled):
+            raise
+    if server is not None and server.failure is not None:
+        raise server.failure
+    if raised is not None:
+        raise raised
