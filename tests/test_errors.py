@@ -31,7 +31,7 @@ def test_the_text_names_session_evidence_and_reconnect() -> None:
 
 
 def test_a_single_attempt_and_a_session_without_id_read_well() -> None:
-    assert str(Recovery(1, 0.5)) == "1 attempt in 0.50 s, a session was made"
+    assert str(Recovery(1, 0.5)) == "1 attempt in 0.50 s"
     assert str(Evidence(1, "", "POST ping was cut")) == "POST ping was cut (no session id, generation 1)"
 
 

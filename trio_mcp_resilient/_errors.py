@@ -8,7 +8,7 @@ stays the SDK's own `mcp.MCPError`, and using a closed client is `trio.ClosedRes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_types import INTERNAL_ERROR
 
@@ -49,8 +49,8 @@ class Recovery:
 
     def __str__(self) -> str:
         tries = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        outcome = f"last error: {self.last_error}" if self.last_error else "a session was made"
-        return f"{tries} in {self.seconds:.2f} s, {outcome}"
+        last = f", last error: {self.last_error}" if self.last_error else ""
+        return f"{tries} in {self.seconds:.2f} s{last}"
 
 
 class ResilientError(Exception):
@@ -77,7 +77,8 @@ class ResilientError(Exception):
         if self.evidence is not None:
             parts.append(f"evidence: {self.evidence}")
         if self.recovery is not None:
-            parts.append(f"reconnect: {self.recovery}")
+            said = self.recovery.last_error == self._summary
+            parts.append(f"reconnect: {replace(self.recovery, last_error='') if said else self.recovery}")
         return "; ".join(parts)
 
 

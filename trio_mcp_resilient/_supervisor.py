@@ -136,8 +136,8 @@ class Supervisor:
         ) from _group(series.errors)
 
     def recovery_so_far(self) -> Recovery | None:
-        """Return how the recovery under way is going; None if none is."""
-        return None if self._series is None else self._series.so_far()
+        """Return how the recovery under way is going; None if none is, or it has only begun."""
+        return self._series.so_far() if self._series is not None and self._series.attempts else None
 
     def report(self, generation: Generation, notice: Notice, evidence: Evidence | None) -> None:
         """Take what a call saw of the generation it ran on. Synchronous."""

@@ -1,0 +1,56 @@
+"""What the tests of the whole client share: a scripted server and a client of it, both in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+import trio
+
+from trio_mcp_resilient import Backoff, Client, Event, open_client
+from trio_mcp_resilient.testing import ScriptedServer, open_scripted_server
+
+STEADY = Backoff(first=1, factor=2, cap=8, jitter=0, attempts=5)
+"""Waits of 1, 2, 4 and 8 s: a schedule that a test can count on."""
+
+
+@asynccontextmanager
+async def open_server() -> AsyncGenerator[ScriptedServer, None]:
+    """A server with the tools that most tests call."""
+    async with open_scripted_server() as server:
+        server.tool("add", lambda a, b: str(a + b))
+
+        async def slow(seconds: float) -> str:
+            await trio.sleep(seconds)
+            return "rested"
+
+        server.tool("slow", slow)
+        yield server
+
+
+@asynccontextmanager
+async def open_pair(**options: Any) -> AsyncGenerator[tuple[ScriptedServer, Client], None]:
+    """A server, and a client of it that is ready."""
+    options.setdefault("backoff", STEADY)
+    async with open_server() as server:
+        async with open_client(server.url, connect=server.connect, **options) as client:
+            yield server, client
+
+
+def text(result: types.CallToolResult) -> str:
+    """The text of a tool's result."""
+    (content,) = result.content
+    assert isinstance(content, types.TextContent)
+    return content.text
+
+
+async def add(client: Client, a: int = 1, b: int = 2) -> str:
+    """Call `add`."""
+    return text(await client.call_tool("add", {"a": a, "b": b}))
+
+
+def told(events: list[Event], kind: type[Any]) -> list[Any]:
+    """The events of one kind."""
+    return [event for event in events if isinstance(event, kind)]
