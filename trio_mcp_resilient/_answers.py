@@ -88,8 +88,27 @@ async def read_answer(
     """
     if media_type(response) == "text/event-stream":
         return await _from_stream(response, request_id, deliver, cursor)
-    body = await read_whole(response, MAX_MESSAGE_BYTES)
-    return await _pick(body, request_id, deliver) or Answer(None, body)
+    return await _from_body(response, request_id, deliver)
+
+
+async def _from_body(response: Response, request_id: RequestId, deliver: Deliver) -> Answer:
+    chunks: list[bytes] = []
+    size = 0
+    cut: WireError | None = None
+    try:
+        while chunk := await response.receive():
+            size += len(chunk)
+            if size > MAX_MESSAGE_BYTES:
+                raise WireError(Stage.ANSWERING, f"the answer is larger than {MAX_MESSAGE_BYTES} bytes")
+            chunks.append(chunk)
+    except WireError as error:
+        # A JSON text that is whole is the answer, even if the end of its body never came.
+        cut = error
+    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    answer = await _pick(body, request_id, deliver) or Answer(None, body)
+    if cut is not None and answer.message is None:
+        raise cut
+    return answer
 
 
 async def _from_stream(
@@ -133,22 +152,6 @@ async def _pick(data: str | bytes, request_id: RequestId, deliver: Deliver) -> A
         else:
             await deliver(message)
     return answer
-
-
-async def read_whole(response: Response, limit: int) -> bytes:
-    """Read a body to its end.
-
-    Raises:
-        WireError: if it was cut, or is larger than `limit` bytes.
-    """
-    chunks: list[bytes] = []
-    size = 0
-    while chunk := await response.receive():
-        size += len(chunk)
-        if size > limit:
-            raise WireError(Stage.ANSWERING, f"the answer is larger than {limit} bytes")
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 async def read_excerpt(response: Response) -> bytes:
