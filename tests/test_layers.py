@@ -33,8 +33,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_secrets",
         "_wire",
     ),
-    "sans-IO": ("_jsonrpc", "_sse", "_detector", "_session", "_restoring"),
-    "HTTP": ("_dial", "_http11", "_connections", "_httpx_transport", "_http"),
+    "sans-IO": ("_jsonrpc", "_sse", "_body", "_wording", "_detector", "_session", "_restoring"),
+    "HTTP": ("_dial", "_http11", "_http_messages", "_connections", "_httpx_transport", "_http"),
     "one session": (
         "_nursery",
         "_answers",
@@ -53,10 +53,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_scripted_records",
         "_scripted_stream",
         "_scripted_dialects",
+        "_scripted_checks",
+        "_scripted_session",
+        "_scripted_sessions",
+        "_scripted_catalog",
         "_scripted_http",
         "_scripted_faults",
-        "_scripted_network",
         "_scripted_answer",
+        "_scripted_network",
+        "_scripted_server",
         "testing",
     ),
     "faces": (
@@ -82,7 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     "anyio": {"_dispatcher", "_inbound"},
     # One place translates httpx's names, one is a transport for it, one has them in its signature.
     "httpx": {"_http", "_httpx_transport", "_open"},
-    "h11": {"_http11", "_connections", *LAYERS["the scripted server"]},
+    "h11": {"_http11", "_http_messages", *LAYERS["the scripted server"]},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}
 
