@@ -30,13 +30,13 @@ class ToolContext:
         stream: EventStream,
         rpc_id: Any,
         params: Message,
-        disconnect: Callable[[], None],
+        cut: Callable[[], None],
     ) -> None:
         self.session = session
         self.rpc_id = rpc_id
         self.params = params
         self._stream = stream
-        self._disconnect = disconnect
+        self._cut = cut
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress, if the client asked for it."""
@@ -67,12 +67,12 @@ class ToolContext:
         return await self.session.ask(self._stream, method, params)
 
     def close_stream(self) -> None:
-        """End the request's own stream cleanly and go on: the client can only resume."""
+        """End the connection cleanly after what was said so far, and go on: the client can only resume."""
         self._stream.detach()
 
     def cut(self) -> None:
-        """Reset the connection that carries the answer, and go on."""
-        self._disconnect()
+        """Reset the connection after what was said so far, and go on."""
+        self._cut()
 
 
 class Catalog:

@@ -187,12 +187,12 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         stream = EventStream(f"{session.number}-{seen.number}", resumable=resumable)
         headers = {"mcp-session-id": session.id} if session.id and seen.rpc_method == "initialize" else {}
         with session.used(answer.disconnect), stream.carried() as carrier:
-            if resumable:
-                session.streams.append(stream)
-                if session.protocol_version >= PRIMING_SINCE:
-                    stream.prime(self.retry)
+            session.streams.append(stream)
+            if resumable and session.protocol_version >= PRIMING_SINCE:
+                stream.prime(self.retry)
             about = session.standalone if self.json_mode else stream
-            context = ToolContext(session, about, seen.rpc_id, seen.params, answer.disconnect)
+            cut = answer.disconnect if self.json_mode else partial(stream.detach, reset=True)
+            context = ToolContext(session, about, seen.rpc_id, seen.params, cut)
             scope = session.running[seen.rpc_id] = trio.CancelScope()
             self._runs.add(scope)
             self._nursery.start_soon(self._run, scope, session, stream, context, run)
@@ -231,6 +231,8 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
             if session.running.get(context.rpc_id) is scope:
                 del session.running[context.rpc_id]
             stream.end()
+            if not stream.resumable:
+                session.streams.remove(stream)
 
     async def _answer_json(
         self, answer: Answer, session: ScriptedSession, stream: EventStream, headers: Mapping[str, str]
@@ -249,7 +251,10 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         await answer.begin(200, {**fixed, **headers})
         while (event := await carrier.next()) is not None:
             await answer.part(event.encode(), last=event.last)
-        await answer.end()
+        if carrier.reset:
+            answer.disconnect()
+        else:
+            await answer.end()
 
     async def _get(self, answer: Answer, seen: SeenRequest) -> None:
         session = self._find_session(seen)

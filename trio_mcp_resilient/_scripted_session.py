@@ -68,7 +68,7 @@ class EventStream:
         self.ended = False
         self.carriers = 0
         """How many connections carry it now."""
-        self._detachments = 0
+        self._detached: list[tuple[int, bool]] = []
         self._news = trio.Event()
 
     def prime(self, retry: int | None) -> None:
@@ -89,9 +89,9 @@ class EventStream:
         self.ended = True
         self._wake()
 
-    def detach(self) -> None:
-        """Let the connection that carries it end cleanly, now; the stream itself goes on."""
-        self._detachments += 1
+    def detach(self, *, reset: bool = False) -> None:
+        """Let what carries it end, cleanly or not, once all said so far is sent; the stream goes on."""
+        self._detached.append((len(self.events), reset))
         self._wake()
 
     async def finished(self) -> None:
@@ -105,7 +105,7 @@ class EventStream:
         """Let one connection carry the stream, from the next event on."""
         self.carriers += 1
         try:
-            yield Carrier(self, len(self.events), self._detachments)
+            yield Carrier(self, len(self.events), len(self._detached))
         finally:
             self.carriers -= 1
 
@@ -114,9 +114,9 @@ class EventStream:
         places = (place for place, event in enumerate(self.events, 1) if event.event_id == event_id)
         return next(places, None)
 
-    def detached_since(self, detachments: int) -> bool:
-        """Whether `detach` was called since."""
-        return self._detachments > detachments
+    def detached_since(self, detachments: int) -> tuple[int, bool] | None:
+        """Return where the first `detach` since then was, and whether it asked for a reset."""
+        return self._detached[detachments] if len(self._detached) > detachments else None
 
     async def news(self) -> None:
         """Wait until something changes."""
@@ -139,17 +139,20 @@ class Carrier:
 
     def __init__(self, stream: EventStream, position: int, detachments: int) -> None:
         self.position = position
+        self.reset = False
+        """Whether the connection is to be reset after the last event."""
         self._stream = stream
         self._detachments = detachments
 
     async def next(self) -> StreamEvent | None:
-        """Return the next event, or None when the connection is to end cleanly."""
-        while not self._stream.detached_since(self._detachments):
-            if self.position < len(self._stream.events):
+        """Return the next event, or None when nothing more is to be sent."""
+        while True:
+            end, self.reset = self._stream.detached_since(self._detachments) or (math.inf, False)
+            if self.position < min(end, len(self._stream.events)):
                 self.position += 1
                 await trio.lowlevel.checkpoint()
                 return self._stream.events[self.position - 1]
-            if self._stream.ended:
+            if self._stream.ended or self.position >= end:
                 break
             await self._stream.news()
         await trio.lowlevel.checkpoint()
@@ -174,7 +177,7 @@ class ScriptedSession:
         self.running: dict[Any, trio.CancelScope] = {}
         """The requests that run now, by their JSON-RPC id."""
         self.streams: list[EventStream] = []
-        """Those that can be resumed, beside the standalone one."""
+        """The streams of its POSTs: all that can be resumed, and else those that have not ended."""
         self.standalone = EventStream(f"{number}-get", resumable=resumable)
         """What the GET stream carries."""
         self.listening = trio.Event()

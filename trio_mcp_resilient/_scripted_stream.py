@@ -7,6 +7,7 @@ connection before it writes on it, so the pair is made anew here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import trio
@@ -111,7 +112,7 @@ class MemoryStream(trio.abc.HalfCloseableStream):
             trio.ClosedResourceError: this side was closed, perhaps while this call waited.
             trio.BusyResourceError: another task is receiving.
         """
-        if max_bytes is not None and max_bytes < 1:
+        if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving on this stream")
