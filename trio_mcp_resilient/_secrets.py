@@ -18,7 +18,7 @@ _SECRETS = re.compile(
     r"""
     # What stands after a scheme or a name that announces a secret, however short it is.
     (?P<announced>
-        \b (?:bearer|basic|dpop) \s+
+        \b (?: authorization ["']? \s* [:=] \s* ["']? )? (?:bearer|basic|dpop) \s+
       | \b session (?: [ _-]? id )? (?: \s with \s id )? ["']? \s* [:=\s] \s* ["']? (?= [^\s"',;]* \d )
       | \b not \s found [:=] \s* ["']? (?= [^\s"',;]* \d )
       | \b (?:\w*token|\w*secret|password|api[_-]?key|authorization|cookie) ["']? \s* [:=] \s* ["']?
