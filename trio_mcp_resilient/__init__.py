@@ -5,8 +5,8 @@ The package from the ground up; every module imports only what stands above it h
 
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
-- sans-IO: `_jsonrpc`, `_sse`, `_detector`, `_session`, `_restoring`
-- HTTP: `_dial`, `_http11`, `_connections`, `_httpx_transport`, `_http`
+- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_session`, `_restoring`
+- HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_flight`, `_exchange`, `_listening`,
   `_resuming`, `_inbound`, `_router`, `_generation`
 - all of them: `_supervisor`, `_dispatcher`

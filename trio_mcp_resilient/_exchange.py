@@ -146,7 +146,7 @@ class Exchange:
 
     def _cut(self, method: str, error: WireError) -> Outcome:
         if isinstance(error, HookFailed):
-            return Outcome(Fate.REFUSED, error=error.__cause__, evidence=None)
+            return Outcome(Fate.REFUSED, error=error.cause)
         unsent = error.stage.certainly_not_executed
         what = f"POST {method} was not sent" if unsent else f"POST {method} was cut"
         evidence = Evidence(self.generation, self.session.label, f"{what}: {error}")

@@ -49,7 +49,7 @@ async def shake_hands(
             "POST", INITIALIZE_HEADERS, encode_request(request_id, "initialize", params)
         )
     except HookFailed as error:
-        raise HandshakeFailed(f"{endpoint}: {error}") from error.__cause__
+        raise HandshakeFailed(f"{endpoint}: {error}") from error.cause
     except WireError as error:
         raise TryAgain(f"{endpoint}: {error}") from error
     try:

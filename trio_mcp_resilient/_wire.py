@@ -49,14 +49,12 @@ class WireError(Exception):
 
 
 class HookFailed(WireError):
-    """The user's own part in the exchange raised: an auth flow or an event hook.
-
-    The cause is what it raised, and what the caller of a request gets.
-    """
+    """The user's own part in the exchange raised: an auth flow or an event hook."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(Stage.NOT_CONNECTED, f"{type(cause).__name__} in an auth flow or event hook")
-        self.__cause__: Exception = cause
+        self.cause = cause
+        """What it raised, and what the caller of the request gets."""
 
 
 class Response(Protocol):
