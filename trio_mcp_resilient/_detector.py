@@ -132,7 +132,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "2xx, nobody's error",
         Verdict.SESSION_LOST,
-        "an error of no request in particular, before anything else, says the session is not known (onyx, keryx)",
+        "an error of no request in particular, before anything else, says so (onyx, keryx)",
         SUCCESS,
         POSTS,
         with_id=True,
@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "2xx, no answer",
         Verdict.OUTCOME_UNKNOWN,
-        "accepted, then ended without a result: it may have run (SDK servers when the session ends meanwhile)",
+        "accepted, then ended without a result: it may have run (the SDK's servers)",
         SUCCESS,
         CALLS,
     ),
@@ -291,29 +291,13 @@ def classify(
     Returns:
         The verdict of the first row of the table that applies.
     """
-    return explain(
-        http_method=http_method,
-        rpc_method=rpc_method,
-        session_id_sent=session_id_sent,
-        status=status,
-        content_type=content_type,
-        body=body,
-    ).verdict
-
-
-def explain(
-    *,
-    http_method: str,
-    rpc_method: str | None,
-    session_id_sent: bool,
-    status: int,
-    content_type: str = "",
-    body: bytes = b"",
-) -> Rule:
-    """Return the row of the table by which `classify` judges."""
-    kind = _kind(http_method, rpc_method)
     signs = _signs(read(body, finished=200 <= status < 300))
-    return next(rule for rule in RULES if rule.applies(kind, status, session_id_sent, signs))
+    return rule_for(_kind(http_method, rpc_method), status, session_id_sent, signs).verdict
+
+
+def rule_for(kind: Kind, status: int, with_id: bool, signs: frozenset[Sign]) -> Rule:
+    """Return the row of the table that judges."""
+    return next(rule for rule in RULES if rule.applies(kind, status, with_id, signs))
 
 
 def _kind(http_method: str, rpc_method: str | None) -> Kind:

@@ -87,7 +87,13 @@ class SSEDecoder:
         self._too_large = False
         # One bytearray for the line in progress: appending is linear however it is cut.
         self._partial = bytearray()
-        self._clear()
+        # The block of lines in progress.
+        self._fields = False
+        self._size = 0
+        self._data: list[bytes] = []
+        self._event = ""
+        self._id: str | None = None
+        self._retry: int | None = None
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the stream's next bytes and return the events they finish, in order.
@@ -166,16 +172,9 @@ class SSEDecoder:
         event = Event(self._event or "message", data, self._id, self._retry)
         if self._id is not None:
             self.last_event_id = self._id
-        self._clear()
+        self._fields, self._size = False, 0
+        self._data, self._event, self._id, self._retry = [], "", None, None
         return event
-
-    def _clear(self) -> None:
-        self._fields = False
-        self._size = 0
-        self._data: list[bytes] = []
-        self._event = ""
-        self._id: str | None = None
-        self._retry: int | None = None
 
 
 def _milliseconds(digits: bytes) -> int:

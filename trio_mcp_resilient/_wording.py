@@ -44,19 +44,19 @@ class Sign(enum.Enum):
 # "can not", `Mcp-Session-Id` is "session id", brackets are commas.
 
 _BEFORE = (
-    r"(?:^|[:;,.!?|—–-] |[:\n]|\b(?:"
+    r"(?:^|[:;,.!?|-] |[:\n]|\b(?:"
     "mcp|http|streamable|transport|server|client|the|an?|any|no|this|that|your|our|such|its|given"
     "|unknown|unrecogni[sz]ed|invalid|expired|stale|inactive|missing|terminated|closed|non-?existent"
     "|valid|active|existing|known|open|matching|live|current|previous|old|requested|specified|provided"
-    "|supplied|for|of|with|find|found|locate|get|retrieve|load|look ?up|resolve|resume|restore|to|from|in|on"
-    "|error|unauthori[sz]ed|request|bad request|or|and|not|because|since|as|but|is|requires?|required|needs?"
+    "|supplied|header|for|of|with|find|found|locate|get|retrieve|load|look ?up|resolve|resume|restore"
+    "|to|from|in|on|error|unauthori[sz]ed|request|bad request|or|and|not|because|since|as|but|is|requires?|required|needs?"
     ") )"
 )
 _SESSION = rf"{_BEFORE}(?:mcp )?(?:session(?:id| id| identifier| key| header)?|sessionid)\b"
 # What may stand between the session and what is said of it: its id, and where it was looked for.
 _RATHER = (
-    r"(?:[,:]? ?#,?|, id: #,?| (?:header|id|identifier|key|transport|value|with|the|for|given|provided"
-    r"|specified|requested|request|this|that|your|client|#),?){0,8}"
+    r"(?:[,:]? ?#,?|, (?:id: ?)?\S{1,128},| id:? \S{1,128}"
+    r"| (?:header|id|identifier|key|transport|value|with|the|for|given|provided|specified|requested|request|this|that|your|client|#),?){0,8}"
 )
 _AUX = (
     r"(?: (?:is|was|are|has|have|had|been|be|being|could|can|may|might|does|did|do|already|either|appears"
@@ -69,8 +69,8 @@ _UNKNOWN_ADJECTIVE = (
 )
 _UNKNOWN = (
     r"(?:"
-    r"not (?:been |be )?(?:found|exist(?:s|ing)?|known|recogni[sz]ed|valid|active|alive|registered|established"
-    r"|present|located|live|resolved|tracked)"
+    r"not (?:been |be )?(?:found|exist(?:s|ing)?|known|recogni[sz]ed|valid|active|alive|registered"
+    r"|established|present|located|live|resolved|tracked)"
     r"|not (?:match|correspond to|refer to|belong to) (?:any|an?)\b"
     r"|no longer (?:exists?|valid|active|available|alive|live|known|open|registered|present|recogni[sz]ed)"
     rf"|{_UNKNOWN_ADJECTIVE}|timed out|gone|not or no longer (?:valid|known|active)"
@@ -82,7 +82,7 @@ _ENDED = (
 )
 # "Invalid session name" is about a name. What may follow the session when an adjective precedes it:
 _NO_OTHER_NOUN = (
-    r"(?=$|[:;,.!?|\n—–-]| [#—–|-]| (?:or|and|for|in|on|at|please|provided|given|supplied|was|is|has)\b)"
+    r"(?=$|[:;,.!?|\n-]| [#|-]| (?:or|and|for|in|on|at|please|provided|given|supplied|was|is|has)\b)"
 )
 
 _GRAMMAR: dict[Sign, tuple[str, ...]] = {
@@ -94,12 +94,14 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         # "No valid session ID provided", "No active session", "no such session", "No session found".
         r"\bno (?:(?:valid|active|existing|open|matching|such|known|live|current|mcp) )+(?:mcp )?"
         rf"session(?:id| id| identifier)?{_NO_OTHER_NOUN[:-1]}| (?:found|exists?|available|with|header)\b)",
-        r"\bno (?:mcp )?session (?:was )?(?:found|exists?|with|for|available)\b",
+        r"\bno (?:mcp )?session(?:$|[.,;:!]| (?:was )?(?:found|exists?|with|for|available)\b)",
         r"(?:\bnot|\bunable to|\bfailed to|\bfailure to) (?:find|locate|look ?up|resolve|recogni[sz]e) "
         r"(?:(?:the|an?|any|valid|active|matching|your|requested|such|mcp) )*session(?:id| id)?"
         rf"{_NO_OTHER_NOUN[:-1]}| with\b)",
         # The transports a server keeps by session.
-        r"\bno (?:active |valid |existing |matching )?transport(?:$|[.,;:]| (?:found|exists?|available|for|with)\b)",
+        r"\bno (?:active |valid |existing |matching )?transport"
+        r"(?:$|[.,;:]| (?:found|exists?|available|for|with)\b)",
+        rf"{_BEFORE}transport not found\b",
     ),
     Sign.ENDED_SESSION: (
         rf"{_SESSION}{_RATHER}{_AUX} {_ENDED}",
@@ -111,8 +113,11 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r" session (?:id|identifier|header)(?: header)?" + _NO_OTHER_NOUN,
         r"\b(?:include|provide|send|supply|set|pass) (?:(?:an?|the|your|valid|http) )*session id\b",
         rf"{_BEFORE}session (?:id|identifier|header)(?: header)?{_AUX} "
-        r"(?:missing|required|absent|empty|needed|not (?:be )?(?:provided|present|set|sent|supplied|given|specified|included)"
-        r"|must be (?:provided|present|set|sent|supplied|given|specified|included))\b",
+        r"(?:missing|required|absent|empty|needed|(?:not|must be|not be) "
+        r"(?:provided|present|set|sent|supplied|given|specified|included))\b",
+        r"\bmissing (?:\w+ )?headers?[:,]? (?:the )?session id\b",
+        r"\bmissing (?:mcp )?session(?:$|[.,;:!])",
+        r"\bno sessionid(?:$|[.,;:!])",
     ),
     Sign.UNINITIALIZED: (
         rf"{_BEFORE}(?:mcp )?(?:server|session|transport|protocol)(?: #)?{_AUX} (?:not (?:yet )?(?:been )?"
@@ -122,7 +127,8 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r"\binitiali[sz]ation (?:is )?required\b",
         r"\b(?:send|call|perform|issue|do|expect(?:ed|s|ing)?|must be|requires?|not) "
         r"(?:(?:an?|the|new|mcp|another) )*initiali[sz](?:e|ation)\b(?! params)",
-        r"\bre-?initiali[sz]e\b",
+        r"\bre-?initiali[sz](?:e|ation)\b",
+        rf"{_SESSION} (?:must|needs to|has to|should) be (?:re-?)?(?:initiali[sz]ed|established|created)\b",
         r"\binitialize (?:an?|the) (?:new )?(?:mcp )?session\b",
         r"\b(?:start|create|open|establish|begin|obtain|request) a new (?:mcp )?session\b",
     ),
@@ -145,12 +151,14 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
     ),
     Sign.MID_REQUEST: (
         r"\bbefore (?:(?:the|this|your|its) )?(?:request|call|operation|response|tool|result)\b",
-        r"\b(?:terminated|closed|ended|expired|lost|deleted|destroyed|invalidated) (?:while|during)\b(?! idle| inactiv)",
+        r"\b(?:terminated|closed|ended|expired|lost|deleted|destroyed|invalidated) (?:while|during)\b"
+        r"(?! idle| inactiv)",
         r"\b(?:in[- ]flight|in progress|mid-?request|aborted|interrupted|cancell?ed)\b",
     ),
     Sign.LOGIN: (
         r"\b(?:access |refresh |id |session |bearer )?tokens?\b",
-        r"\b(?:oauth\d?|jwt|sso|saml|oidc|bearer|credentials?|passwords?|cookies?|csrf|api[ -]?keys?|licen[cs]e)\b",
+        r"\b(?:oauth\d?|jwt|sso|saml|oidc|bearer|credentials?|passwords?|cookies?|csrf)\b",
+        r"\b(?:api[ -]?keys?|licen[cs]es?)\b",
         r"\b(?:log|sign)(?:ged|ging)?[ -]?(?:in|on|out)\b",
         r"\b(?:re-?)?authenticat\w*",
         r"\bunauthenticated\b",
@@ -166,7 +174,8 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r"\b(?:unknown|no such|invalid|unsupported) (?:method|tool|prompt|event|function|command)\b",
     ),
     Sign.NOT_DISPATCHED: (
-        r"\bno (?:available |healthy |live )?(?:servers?|upstreams?|backends?|instances?|endpoints?|workers?)\b"
+        r"\bno (?:available |healthy |live )?(?:servers?|upstreams?|backends?|instances?"
+        r"|endpoints?|workers?)\b"
         r"(?: (?:is|are|available|to)|\W*$)",
         r"\bshutting down\b",
         r"\bdraining\b",
@@ -189,14 +198,15 @@ def signs_of(text: str) -> frozenset[Sign]:
     """Return what a text says; empty for an empty one."""
     if not text:
         return frozenset()
-    found = {sign for sign, pattern in _PATTERNS.items() if pattern.search(normal := _normal(text))}
+    normal = _normal(text)
+    found = {sign for sign, pattern in _PATTERNS.items() if pattern.search(normal)}
     if _HEADER.search(text):
         found.add(Sign.NAMES_HEADER)
     return frozenset(found)
 
 
 _HEADER = re.compile(r"\bmcp[-_ ]session[-_ ]?id\b", re.IGNORECASE)
-_ERROR_CODE = re.compile(r"^[A-Za-z]+(?:_[A-Za-z]+)+$", re.MULTILINE)
+_ERROR_CODE = re.compile(r"^\s*[A-Za-z]+(?:_[A-Za-z]+)+\s*$", re.MULTILINE)
 _CLASS_NAME = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
 _QUOTED_ID = re.compile(r"""(["'`])(?!session)[^\s"'`]{1,128}\1""")
 _ID = re.compile(r"(?<![\w-])(?=[\w-]{0,127}\d)[\w-]{1,128}(?![\w-])")
@@ -220,7 +230,7 @@ def _normal(text: str) -> str:
 
 
 _PLAIN = str.maketrans(
-    {"‘": "'", "’": "'", "“": '"', "”": '"', "…": "."}
-    | dict.fromkeys("([{<", ", ")
-    | dict.fromkeys(")]}>", ", ")
+    # Typographic quotes, dashes and ellipsis.
+    {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2014: "-", 0x2026: "."}
+    | dict.fromkeys(map(ord, "([{<)]}>"), ", ")
 )
