@@ -43,6 +43,8 @@ from trio_mcp_resilient import (
     StreamGap,
     ToolsChanged,
     TrioHTTPTransport,
+    Verdict,
+    classify,
     is_session_terminated,
     open_client,
 )
@@ -75,6 +77,8 @@ async def opens_with_everything(sampling: SamplingFnT) -> None:
         backoff=Backoff(first=0.2, factor=1.5, cap=10.0, jitter=0.0, attempts=0),
         get_stream=False,
         resend=Resend.IDEMPOTENT,
+        keepalive=300.0,
+        call_keys=True,
         on_event=watch,
         client_info=mcp_types.Implementation(name="app", version="1"),
         sampling_callback=sampling,
@@ -177,6 +181,18 @@ async def catches(client: Client) -> None:
         assert_type(error.executed, bool | None)
     except mcp.MCPError as error:
         assert_type(is_session_terminated(error), bool)
+
+
+def judges_answers_of_ones_own_client() -> None:
+    verdict = classify(
+        http_method="POST",
+        rpc_method="tools/call",
+        session_id_sent=True,
+        status=404,
+        content_type="application/json",
+        body=b"",
+    )
+    assert_type(verdict, Verdict)
 
 
 async def uses_the_transport_alone() -> None:
