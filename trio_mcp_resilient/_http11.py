@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing
 
 import h11
 import trio
@@ -118,23 +119,27 @@ class HTTP11Connection:
         """
         self.busy = True
         try:
-            failure = None
-            try:
-                if isinstance(body, bytes):
-                    await self._write_bytes(request, body, write_timeout)
-                else:
-                    await self._write_parts(request, body, write_timeout)
-            except WireError as error:
-                failure = error
-            # A peer that refuses a request early closes; its reason is already here.
-            if failure is not None and not await self._answered_early():
+            failure = await self._write_request(request, body, write_timeout)
+            # A peer that refuses a request early closes; its reason may be here already.
+            if failure is not None and not await self._has_answered():
                 raise failure
-            while (head := self._head or self._parse_head()) is None:
+            while not self._has_head():
                 await self.receive(read_timeout)
-            return head
+            assert self._head is not None
+            return self._head
         except BaseException:
             self.abandon()
             raise
+
+    async def _write_request(self, request: h11.Request, body: Body, seconds: float) -> WireError | None:
+        try:
+            if isinstance(body, bytes):
+                await self._write_bytes(request, body, seconds)
+            else:
+                await self._write_parts(request, body, seconds)
+        except WireError as failure:
+            return failure
+        return None
 
     async def _write_bytes(self, request: h11.Request, body: bytes, seconds: float) -> None:
         data = self._h11.send(request)
@@ -154,7 +159,16 @@ class HTTP11Connection:
 
     async def _write_parts(self, request: h11.Request, body: AsyncIterable[bytes], seconds: float) -> None:
         await self._write(self._h11.send(request), seconds)
-        async for part in body:
+        parts = aiter(body)
+        if isinstance(parts, AsyncGenerator):
+            # It may be left in its middle, and then has its own cleaning up to do.
+            async with aclosing(parts):
+                await self._write_each(parts, seconds)
+        else:
+            await self._write_each(parts, seconds)
+
+    async def _write_each(self, parts: AsyncIterator[bytes], seconds: float) -> None:
+        async for part in parts:
             if not part:
                 continue
             data = self._framed(h11.Data(data=part))
@@ -180,25 +194,35 @@ class HTTP11Connection:
             with trio.move_on_after(seconds) as scope:
                 await self._link.send_all(data)
         except STREAM_ERRORS as error:
+            # Trio's sockets raise for the part that the kernel did not take, so the last byte
+            # was not. Under TLS it is the last record that was cut, and its end, without which it
+            # cannot be opened, was not sent. The same holds if `send_all` is cancelled.
             raise WireError(Stage.PARTLY_WRITTEN, "the connection broke under the request") from error
         if scope.cancelled_caught:
             raise TimedOut(Stage.PARTLY_WRITTEN, f"the peer took no more of the request for {seconds:g} s")
 
     async def _answered_early(self) -> bool:
         """Whether the head of an answer is here already. Only looks, never waits."""
-        while self._head is None:
-            self._head = self._parse_head()
-            if self._head is None:
-                try:
-                    data = await self._link.receive_now()
-                except STREAM_ERRORS:
-                    return False
-                if data is None:
-                    return False
-                self._feed(data)
+        while not self._has_head():
+            try:
+                data = await self._link.receive_now()
+            except STREAM_ERRORS:
+                return False
+            if data is None:
+                return False
+            self._feed(data)
         return True
 
+    async def _has_answered(self) -> bool:
+        try:
+            return await self._answered_early()
+        except WireError:
+            return False
+
     def _stage(self) -> Stage:
+        if self._head is not None:
+            # Also to half a request: a peer that answers it is at it.
+            return Stage.ANSWERING
         if not self._whole:
             return Stage.PARTLY_WRITTEN
         return Stage.ANSWERING if self._begun else Stage.WRITTEN
@@ -237,14 +261,15 @@ class HTTP11Connection:
             problem = str(error).partition(":")[0]
         raise Malformed(self._stage(), f"no HTTP/1.1: {problem}")
 
-    def _parse_head(self) -> h11.Response | None:
-        while (event := self._next_event()) is not h11.NEED_DATA:
+    def _has_head(self) -> bool:
+        while self._head is None and (event := self._next_event()) is not h11.NEED_DATA:
             if isinstance(event, h11.Response):
-                return event
+                self._head = event
+                break
             self._interim += 1
             if not isinstance(event, h11.InformationalResponse) or self._interim > MAX_INTERIM_ANSWERS:
                 raise Malformed(self._stage(), "an interim answer too many, or another protocol")
-        return None
+        return self._head is not None
 
     def take_body(self) -> bytes:
         """Return what is here of the body; `b""` means that more is needed, or its end.
