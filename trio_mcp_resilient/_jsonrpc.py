@@ -149,9 +149,9 @@ def _message(value: object) -> Message:
     if members.get("jsonrpc") != "2.0":
         # Gateways of other protocols answer {"error": {"code": ...}} as well.
         raise InvalidMessage('a message must have "jsonrpc": "2.0"')
-    if "method" in members:
-        return _call(members)
     # Serializers that write every member write null for the one that is not there.
+    if members.get("method") is not None:
+        return _call(members)
     if members.get("error") is not None:
         return _failure(members)
     result = members.get("result")

@@ -49,14 +49,16 @@ _BEFORE = (
     "|unknown|unrecogni[sz]ed|invalid|expired|stale|inactive|missing|terminated|closed|non-?existent"
     "|valid|active|existing|known|open|matching|live|current|previous|old|requested|specified|provided"
     "|supplied|header|for|of|with|find|found|locate|get|retrieve|load|look ?up|resolve|resume|restore"
-    "|to|from|in|on|error|unauthori[sz]ed|request|bad request|or|and|not|because|since|as|but|is|requires?|required|needs?"
+    "|to|from|in|on|error|unauthori[sz]ed|request|or|and|not|because|since|as|but|is|requires?|required"
+    "|needs?"
     ") )"
 )
 _SESSION = rf"{_BEFORE}(?:mcp )?(?:session(?:id| id| identifier| key| header)?|sessionid)\b"
 # What may stand between the session and what is said of it: its id, and where it was looked for.
 _RATHER = (
     r"(?:[,:]? ?#,?|, (?:id: ?)?\S{1,128},| id:? \S{1,128}"
-    r"| (?:header|id|identifier|key|transport|value|with|the|for|given|provided|specified|requested|request|this|that|your|client|#),?){0,8}"
+    r"| (?:header|id|identifier|key|transport|value|with|the|for|given"
+    r"|provided|specified|requested|request|this|that|your|client|#),?){0,8}"
 )
 _AUX = (
     r"(?: (?:is|was|are|has|have|had|been|be|being|could|can|may|might|does|did|do|already|either|appears"
