@@ -326,7 +326,7 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
             # Raised again outside the nursery, which would wrap it.
             try:
                 yield server
-            except BaseException as error:
+            except BaseException as error:  # noqa: ASYNC103
                 raised = error
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup:

@@ -23,3 +23,14 @@ from trio_mcp_resilient._scripted_session import RpcError as RpcError
 from trio_mcp_resilient._scripted_session import ScriptedSession as ScriptedSession
 from trio_mcp_resilient._scripted_stream import MemoryStream as MemoryStream
 from trio_mcp_resilient._scripted_stream import memory_connection as memory_connection
+
+
+def _show_the_public_path() -> None:
+    """Make tracebacks and the docs say where people import these from."""
+    for name, value in list(globals().items()):
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("trio_mcp_resilient._"):
+            value.__module__ = __name__
+
+
+_show_the_public_path()
+del _show_the_public_path
