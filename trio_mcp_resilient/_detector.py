@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         CALLS,
     ),
     Rule("2xx", Verdict.ANSWERED, "a notification, GET or DELETE needs no more (specification)", SUCCESS),
-    Rule("redirect", Verdict.REFUSED, "one that could be followed was; not executed here", REDIRECT),
+    Rule("redirect", Verdict.REFUSED, "a safe one was followed below; nothing ran here", REDIRECT),
     # Errors about the session.
     Rule(
         "ended meanwhile",
@@ -210,6 +210,14 @@ RULES: tuple[Rule, ...] = (
             Sign.LIVING_SESSION,
             Sign.LOGIN,
         ),
+    ),
+    Rule(
+        "404 that names the request",
+        Verdict.REFUSED,
+        "some servers map a tool's error to 404: it was read by more than the session layer",
+        _only(404, 410),
+        all_of=(Sign.ECHOED_ID,),
+        none_of=(Sign.FITS_404,),
     ),
     Rule(
         "404 or 410",
@@ -349,11 +357,8 @@ def is_session_terminated(error: Exception) -> bool:
         names = {cls.__name__ for cls in type(error).__mro__}
         data = cast("object", getattr(error, "error", None))
         code, message = getattr(data, "code", None), getattr(data, "message", None)
-        return (
-            type(code) is int
-            and any(code == CODES[name] for name in names & CODES.keys())
-            and message == TERMINATED
-        )
+        known = type(code) is int and any(code == CODES[name] for name in names & CODES.keys())
+        return known and type(message) is str and message == TERMINATED
     except Exception:
         # An object whose attributes raise is none of the SDK's.
         return False

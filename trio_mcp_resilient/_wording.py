@@ -27,6 +27,7 @@ class Sign(enum.Enum):
     LOGIN = "token, OAuth, login, password"
     ARGUMENT = "argument, parameter, tool"
     OTHER_MISSING = "method, tool, prompt or event not found"
+    FITS_404 = "names the session, or says just `not found`"
     NOT_DISPATCHED = "no server available, shutting down, overloaded"
     TOO_MANY_SESSIONS = "too many sessions"
     # Found by the detector in the envelope.
@@ -145,7 +146,7 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r"\bmismatch\b",
         r"\bnot match the\b",
         r"\b(?:another|other|different) (?:user|client|owner|tenant|principal)\b",
-        r"\bwebsockets?\b",
+        r"\bweb ?sockets?\b",
         r"\bprotocol[ -]?version\b",
         r"\bmust not\b",
         r"\bcan ?not provide session\b",
@@ -174,6 +175,11 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r"\b(?:method|tool|prompt|event|function|command)s?(?: (?:id|name))?(?:[:,]? #)?(?: [\w./\"'-]+)?"
         rf"{_AUX} not (?:be )?(?:found|exist|known|supported|recogni[sz]ed)\b",
         r"\b(?:unknown|no such|invalid|unsupported) (?:method|tool|prompt|event|function|command)\b",
+    ),
+    Sign.FITS_404: (
+        _SESSION,
+        r"^\W*(?:error\W+)?(?:http\W+)?(?:#\W+)?(?:(?:page|resource|endpoint|route|path|url) )?(?:was )?"
+        r"not found\W*$",
     ),
     Sign.NOT_DISPATCHED: (
         r"\bno (?:available |healthy |live )?(?:servers?|upstreams?|backends?|instances?"
