@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 import h11
 import trio
 
+from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._scripted_stream import memory_connection
+from trio_mcp_resilient._wire import Response
 
 ENDPOINT = Endpoint.parse("http://peer.example/mcp")
 JSON = b'{"jsonrpc":"2.0","id":1,"result":{}}'
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(JSON), JSON)
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+    len(JSON),
+    JSON,
+)
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b"data: " + JSON + b"\n\n"
 EVENT_CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
@@ -73,6 +78,13 @@ class FarEnd:
 
 
 Handler = Callable[[FarEnd], Awaitable[None]]
+Pair = Callable[[], tuple[trio.abc.Stream, trio.abc.Stream]]
+
+
+def socket_pair() -> tuple[trio.abc.Stream, trio.abc.Stream]:
+    """A connection through the kernel, with its small buffers and its own way of failing."""
+    near, far = trio.socket.socketpair()
+    return trio.SocketStream(near), trio.SocketStream(far)
 
 
 class Peer:
@@ -83,7 +95,7 @@ class Peer:
         self.handler = handler
         self.ends: list[FarEnd] = []
         self.hosts: list[tuple[str, int]] = []
-        self.pair: Callable[[], tuple[trio.abc.Stream, trio.abc.Stream]] = memory_connection
+        self.pair: Pair = memory_connection
 
     async def connect(self, host: str, port: int) -> trio.abc.Stream:
         """What `Connections` takes its streams from."""
@@ -125,10 +137,15 @@ def tolerant(handler: Handler) -> Handler:
     return handle
 
 
-async def read_all(response: object) -> bytes:
+async def read_all(response: Response) -> bytes:
     """Read a body to its end and give the connection back."""
     parts: list[bytes] = []
-    while part := await response.receive():  # type: ignore[attr-defined]
+    while part := await response.receive():
         parts.append(part)
-    await response.aclose()  # type: ignore[attr-defined]
+    await response.aclose()
     return b"".join(parts)
+
+
+async def call(connections: Connections, endpoint: Endpoint = ENDPOINT, body: bytes = b"{}") -> bytes:
+    """POST a body and read the whole answer."""
+    return await read_all(await connections.request(endpoint, "POST", [], body))

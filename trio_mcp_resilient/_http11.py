@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing, nullcontext
+from typing import cast
 
 import h11
 import trio
@@ -55,24 +56,6 @@ class After(enum.Enum):
 class HTTP11Connection:
     """A connection, owned by one exchange or by the pool, never by both."""
 
-    __slots__ = (
-        "_begun",
-        "_done",
-        "_ended",
-        "_h11",
-        "_head",
-        "_interim",
-        "_left_over",
-        "_link",
-        "_problem",
-        "_whole",
-        "busy",
-        "closed",
-        "expires_at",
-        "keepalive",
-        "origin",
-    )
-
     def __init__(
         self,
         link: Link,
@@ -93,11 +76,8 @@ class HTTP11Connection:
         self._begin()
 
     def _begin(self) -> None:
-        self._whole = False
-        self._begun = False
-        self._ended = False
-        self._interim = 0
-        self._left_over = 0
+        self._whole = self._begun = self._ended = False
+        self._interim = self._left_over = 0
         self._head: h11.Response | None = None
         self._problem: WireError | None = None
 
@@ -125,8 +105,7 @@ class HTTP11Connection:
                 raise failure
             while not self._has_head():
                 await self.receive(read_timeout)
-            assert self._head is not None
-            return self._head
+            return cast("h11.Response", self._head)
         except BaseException:
             self.abandon()
             raise
@@ -160,22 +139,19 @@ class HTTP11Connection:
     async def _write_parts(self, request: h11.Request, body: AsyncIterable[bytes], seconds: float) -> None:
         await self._write(self._h11.send(request), seconds)
         parts = aiter(body)
-        if isinstance(parts, AsyncGenerator):
-            # It may be left in its middle, and then has its own cleaning up to do.
-            async with aclosing(parts):
-                await self._write_each(parts, seconds)
-        else:
-            await self._write_each(parts, seconds)
-
-    async def _write_each(self, parts: AsyncIterator[bytes], seconds: float) -> None:
-        async for part in parts:
-            if not part:
-                continue
-            data = self._framed(h11.Data(data=part))
-            for start in range(0, len(data), SLICE_BYTES):
-                if await self._answered_early():
-                    return
-                await self._write(data[start : start + SLICE_BYTES], seconds)
+        # A generator may be left in its middle, and then has cleaning up of its own to do.
+        closing = (
+            aclosing(cast("AsyncGenerator[bytes, None]", parts))
+            if hasattr(parts, "aclose")
+            else nullcontext()
+        )
+        async with closing:
+            async for part in parts:
+                data = self._framed(h11.Data(data=part)) if part else b""
+                for start in range(0, len(data), SLICE_BYTES):
+                    if await self._answered_early():
+                        return
+                    await self._write(data[start : start + SLICE_BYTES], seconds)
         if end := self._framed(h11.EndOfMessage()):
             await self._write(end, seconds)
         self._whole = True
