@@ -110,7 +110,7 @@ def minimal(session: nox.Session) -> None:
 def package(session: nox.Session) -> None:
     """What users install: build it, look at what is in it, and test it far from this folder."""
     session.install(*group("package"))
-    tmp = Path(session.create_tmp())
+    tmp = Path(session.create_tmp()).absolute()
     dist, far = tmp / "dist", tmp / "far"
     for folder in (dist, far):
         shutil.rmtree(folder, ignore_errors=True)
@@ -166,7 +166,7 @@ def tests(session: nox.Session) -> None:
 
 def python_with_old_sdk(session: nox.Session) -> str:
     """Make a second environment, since the two SDK lines cannot share one; return its Python."""
-    folder = Path(session.create_tmp()) / "mcp1"
+    folder = Path(session.create_tmp()).absolute() / "mcp1"
     python = folder / "bin" / "python"
     if not python.exists():
         session.run("python", "-m", "venv", str(folder))
