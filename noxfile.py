@@ -119,8 +119,9 @@ def package(session: nox.Session) -> None:
     check_contents(session, wheel, sdist)
     session.install("--force-reinstall", "--no-deps", str(wheel))
     session.install(str(wheel), *group("test"))
-    # A folder with the tests alone, so that `trio_mcp_resilient` can only be the installed one.
-    shutil.copytree(ROOT / "tests", far / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    # A folder without the package, so that `trio_mcp_resilient` can only be the installed one.
+    for folder in ("tests", "docs"):
+        shutil.copytree(ROOT / folder, far / folder, ignore=shutil.ignore_patterns("__pycache__", "_build"))
     shutil.copy(ROOT / "pyproject.toml", far)
     session.chdir(far)
     session.run("python", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__")
