@@ -35,13 +35,14 @@ class Journal:
 
     def sessions(self) -> list[str]:
         """Return the id of every session the server ever made, in order: one per handshake."""
-        return self._values(SESSION)
+        return self.values(SESSION)
 
     def executions(self, prefix: str = "") -> Counter[str]:
         """Return how often the tool ran with each key that begins with `prefix`."""
-        return Counter(key for key in self._values(CALL) if key.startswith(prefix))
+        return Counter(key for key in self.values(CALL) if key.startswith(prefix))
 
-    def _values(self, event: str) -> list[str]:
+    def values(self, event: str) -> list[str]:
+        """Return the values of every such event, in order."""
         if not self._path.exists():
             return []
         lines = (line.partition(" ") for line in self._path.read_text().splitlines())

@@ -23,9 +23,12 @@ async def act(key: str) -> str:
 
 @server.tool()
 async def act_slowly(key: str) -> str:
-    """Begin it, and never come to an end."""
+    """Begin it, and go on until told to stop."""
     record("call", key)
-    await anyio.sleep_forever()
+    try:
+        await anyio.sleep_forever()
+    finally:
+        record("stopped", key)
     return f"did {key}"
 
 

@@ -84,6 +84,10 @@ class RealServer:
         """How often its tools ran with each key that begins with `prefix`."""
         return self._journal.executions(prefix)
 
+    def stopped(self) -> list[str]:
+        """The keys of the calls of `act_slowly` that were told to stop."""
+        return self._journal.values("stopped")
+
     async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Look at what it recorded until `holds`; the limit is a failure."""
         with trio.fail_after(PATIENCE):
@@ -94,12 +98,12 @@ class RealServer:
         """End a session as somebody who is not its client."""
         assert await self._status("DELETE", session_id) in (200, 204)
 
-    async def wait_for_expiry(self, session_id: str) -> None:
-        """Wait until the server refuses a session for having idled.
+    async def wait_until_refused(self, session_id: str, *, pause: float = 0.1) -> None:
+        """Wait until the server knows a session no more.
 
-        Asking counts as use, so each pause is twice as long as the last: one of them is long enough.
+        Asking counts as use, so each pause (the first is given, in seconds) is twice as long as
+        the last: one of them is long enough for a session to expire.
         """
-        pause = 0.1
         with trio.fail_after(PATIENCE):
             while await self._status("POST", session_id) != 404:
                 await trio.sleep(pause)
