@@ -268,6 +268,8 @@ NEAR_MISSES: dict[str, tuple[int, str, Verdict]] = {
     "session exists": (400, error("Session registration failed: session already exists"), REFUSED),
     "initialized": (400, error("Invalid Request: Server already initialized", -32600), REFUSED),
     "stateless": (400, error("The Mcp-Session-Id header is not supported in stateless mode"), REFUSED),
+    "invalid, but stateless": (400, "The Mcp-Session-Id header is invalid in stateless mode", REFUSED),
+    "invalid, but taken": (404, "Invalid session: already connected from another client", REFUSED),
     "another session's stream": (400, "Last-Event-ID refers to a different session ID", REFUSED),
     "second stream": (409, error("Conflict: Only one SSE stream is allowed per session"), REFUSED),
     "busy": (409, "Session is already in use", REFUSED),
@@ -286,6 +288,9 @@ NEAR_MISSES: dict[str, tuple[int, str, Verdict]] = {
     "underscore in plain": (400, "Missing required argument: session_id", REFUSED),
     "camel case": (400, '{"error":"Validation failed","message":"sessionId must be a UUID"}', REFUSED),
     "invalid params": (400, error("Invalid params: session not found", -32602, 7), REFUSED),
+    "invalid params, unsaid": (400, error("session not found", -32602, 7), REFUSED),
+    "internal error": (400, error("session not found", -32603, 7), REFUSED),
+    "quoted": (400, "'session' is invalid", REFUSED),
     "field": (400, "Field 'session' is invalid", REFUSED),
     "tool": (500, error("Error executing tool x: session not found", -32603, 7), UNKNOWN),
     "the tool's upstream": (500, error("Session expired or invalid", -32603, 7), UNKNOWN),
@@ -341,6 +346,7 @@ CASES: dict[str, tuple[int, str, Verdict]] = {
     "503": (503, error("MCP session is unknown on this API instance. Enable sticky sessions.", -32001), LOST),
     # Invalid params, but about the header.
     "header": (400, error("Invalid params: missing Mcp-Session-Id header", -32602, 7), LOST),
+    "session layer's invalid params": (400, error("Invalid session ID", -32602), LOST),
     # Nobody took it on.
     "429": (429, "", TRANSIENT),
     "425": (425, "", TRANSIENT),
@@ -391,6 +397,11 @@ ACCEPTED: dict[str, tuple[str, Verdict]] = {
     "event beyond the prefix": (f"data: {RESULT}\n\n".replace("Session", "x" * PREFIX_BYTES), ANSWERED),
     "error": (error("Unknown tool", -32602, 7), ANSWERED),
     "error of the tool's session": (error("Session not found", -32603, 7), ANSWERED),
+    "error of the tool's session, other code": (error("Session not found", -32000, 7), ANSWERED),
+    "error about the tool's header": (
+        error("Invalid argument: missing Mcp-Session-Id header", -32000, 7),
+        ANSWERED,
+    ),
     "error of nobody": (error("Invalid Request", -32600), ANSWERED),
     "nothing": ("", UNKNOWN),
     "only progress": (f"data: {PROGRESS}\n\n", UNKNOWN),
@@ -407,6 +418,7 @@ ACCEPTED: dict[str, tuple[str, Verdict]] = {
     "header": (error("Missing Mcp-Session-Id header", -32000, 7), LOST),
     # Something had begun before it was said, or may have.
     "says so after progress": (f"data: {PROGRESS}\n\ndata: {error('Session not found')}\n\n", ANSWERED),
+    "unknown or ended": ('data: {"error":"Session terminated","message":"No active session"}\n\n', UNKNOWN),
     "ended": ('data: {"error":"Session terminated"}\n\n', UNKNOWN),
 }
 

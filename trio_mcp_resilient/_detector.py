@@ -332,7 +332,7 @@ def _signs(said: Said) -> frozenset[Sign]:
         Sign.ECHOED_ID: said.echoes_id,
         Sign.CHATTER: said.chatter,
         Sign.METHOD_NOT_FOUND: said.code == METHOD_NOT_FOUND,
-        Sign.INVALID_PARAMS: said.code == INVALID_PARAMS,
+        Sign.INVALID_PARAMS: said.code == INVALID_PARAMS and said.echoes_id,
         Sign.INTERNAL_ERROR: said.code == INTERNAL_ERROR and said.echoes_id,
         Sign.DISPATCHER_CODE: said.code in DISPATCHER_CODES and said.echoes_id,
     }

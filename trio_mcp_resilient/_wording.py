@@ -35,9 +35,9 @@ class Sign(enum.Enum):
     ERROR = "JSON-RPC error"
     ECHOED_ID = "the error names a request"
     METHOD_NOT_FOUND = "code -32601"
-    DISPATCHER_CODE = "code of a dispatched request"
-    INTERNAL_ERROR = "code -32603"
-    INVALID_PARAMS = "code -32602"
+    DISPATCHER_CODE = "-32602, -32603, -32002 or -32042, and names a request"
+    INTERNAL_ERROR = "code -32603, and names a request"
+    INVALID_PARAMS = "code -32602, and names a request"
     CHATTER = "other messages before it"
 
 
@@ -216,7 +216,7 @@ def signs_of(text: str) -> frozenset[Sign]:
 _HEADER = re.compile(r"\bmcp[-_ ]session[-_ ]?id\b", re.IGNORECASE)
 _ERROR_CODE = re.compile(r"^\s*[A-Za-z]+(?:_[A-Za-z]+)+\s*$", re.MULTILINE)
 _CLASS_NAME = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
-_QUOTED_ID = re.compile(r"""(["'`])(?!session)[^\s"'`]{1,128}\1""")
+_QUOTED_ID = re.compile(r"""(["'`])[^\s"'`]{1,128}\1""")
 _ID = re.compile(r"(?<![\w-])(?=[\w-]{0,127}\d)[\w-]{1,128}(?![\w-])")
 
 
