@@ -254,3 +254,27 @@ async def test_notifications_arrive_in_order_and_progress_before_the_result(auto
         assert progress == [float(step) for step in range(1, 11)]
         await wait_all_tasks_blocked()
         assert logged == [f"line {step}" for step in range(10)]
+
+
+@pytest.mark.parametrize("odd", ["  7", "7 ", "a\x0bb", "a\x7fb"])
+async def test_an_event_id_that_fits_no_header_is_not_sent_back(odd: str, autojump_clock: MockClock) -> None:
+    event = f"id: {odd}\ndata: \n\n"
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        server.answer(200, event, content_type="text/event-stream", when="tools/call")
+        with pytest.raises(OutcomeUnknown):
+            await add(client)
+        assert [seen.last_event_id for seen in gets(server)] == []
+
+
+async def test_a_loss_after_progress_is_of_unknown_outcome(autojump_clock: MockClock) -> None:
+    began = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}'
+    lost = '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Session not found"}}'
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        events = f"data: {began}\n\ndata: {lost}\n\n"
+        server.answer(200, events, content_type="text/event-stream", when="tools/call")
+        with pytest.raises(OutcomeUnknown, match="Session not found"):
+            await add(client)
+        assert await add(client) == "3"
+        assert client.generation == 2

@@ -40,6 +40,8 @@ class Answer:
     """The request's own answer; None if the body ended without one."""
     raw: bytes
     """The text the detector should judge when there is no result: the error, or the odd body."""
+    chatter: bool = False
+    """Whether other messages came before it: then something had begun to run."""
 
 
 @dataclass(slots=True)
@@ -55,10 +57,16 @@ class Cursor:
 
     def advance(self, decoder: SSEDecoder, events: int) -> None:
         """Note how far a decoder has come."""
-        self.last_event_id = decoder.last_event_id or self.last_event_id
+        if decoder.last_event_id and _fits_a_header(decoder.last_event_id):
+            self.last_event_id = decoder.last_event_id
         if decoder.retry is not None:
             self.retry = decoder.retry / 1000
         self.events += events
+
+
+def _fits_a_header(event_id: str) -> bool:
+    """Whether an event id can be sent back; an event's line may hold what a header's may not."""
+    return event_id == event_id.strip() and all(" " <= character != "\x7f" for character in event_id)
 
 
 def header(response: Response, name: bytes) -> str:
@@ -115,6 +123,7 @@ async def _from_stream(
     response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
 ) -> Answer:
     odd = b""
+    chatter = False
     decoder = SSEDecoder(MAX_MESSAGE_BYTES)
     while chunk := await response.receive():
         try:
@@ -127,28 +136,29 @@ async def _from_stream(
                 continue
             answer = await _pick(event.data, request_id, deliver)
             if answer is None:
+                chatter = True
                 continue
             if answer.message is not None:
+                answer.chatter = chatter
                 return answer
             odd = answer.raw
-    return Answer(None, odd)
+    return Answer(None, odd, chatter)
 
 
-async def _pick(data: str | bytes, request_id: RequestId, deliver: Deliver) -> Answer | None:
+async def _pick(data: bytes, request_id: RequestId, deliver: Deliver) -> Answer | None:
     """Find the answer in one JSON text; None if the text held other messages only."""
-    raw = data.encode() if isinstance(data, str) else data
     try:
         messages: list[Message] = decode(data)
     except InvalidMessage:
-        return Answer(None, raw)
+        return Answer(None, data)
     answer: Answer | None = None
     for message in messages:
         if isinstance(message, Result) and matches(message.id, request_id):
-            answer = answer or Answer(message, raw)
+            answer = answer or Answer(message, data)
         elif isinstance(message, Failure) and (message.id is None or matches(message.id, request_id)):
             # An error without an id on this request's own answer is about this request: the
             # server could not, or would not, read the id.
-            answer = answer or Answer(message, raw)
+            answer = answer or Answer(message, data)
         else:
             await deliver(message)
     return answer

@@ -95,7 +95,9 @@ class Exchange:
             return Outcome(Fate.ANSWERED, error=MCPError(message.code, message.message, message.data))
         if verdict is Verdict.SESSION_LOST:
             evidence = self._evidence(f"POST {method} answered {response.status}", response, answer.raw)
-            return Outcome(Fate.LOST, evidence=evidence)
+            # What had begun to speak had begun to run.
+            fate = Fate.UNKNOWN if answer.chatter else Fate.LOST
+            return Outcome(fate, evidence=evidence, session_gone=True)
         ended = f"the answer to POST {method} ended without a result"
         return Outcome(Fate.UNKNOWN, evidence=self._evidence(ended, response, answer.raw))
 

@@ -92,7 +92,7 @@ async def _consume(response: Response, cursor: Cursor, deliver: Deliver) -> bool
     return cursor.events > before or trio.current_time() - opened >= SETTLED_SECONDS
 
 
-async def _deliver_all(data: str | bytes, deliver: Deliver) -> None:
+async def _deliver_all(data: bytes, deliver: Deliver) -> None:
     try:
         messages = decode(data)
     except InvalidMessage:
