@@ -115,6 +115,22 @@ async def test_leaves_an_idle_connection_before_the_server_does(
         connections.close()
 
 
+async def test_an_expired_connection_is_not_used_though_nobody_has_closed_it_yet(
+    autojump_clock: Clock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, answering(ANSWER))
+        connections = Connections(connect=peer.connect)
+        await call(connections)
+        await trio.sleep(KEEPALIVE_EXPIRY - 0.1)
+        # This looks over all connections, and will not do so again for a second.
+        await call(connections, Endpoint.parse("http://other.example/"))
+        await trio.sleep(0.2)
+        await call(connections)
+        assert len(peer.ends) == 3
+        connections.close()
+
+
 async def test_keeps_none_if_told_so() -> None:
     async with trio.open_nursery() as nursery:
         connections = Connections(connect=Peer(nursery, answering(ANSWER)).connect, keepalive_expiry=0)
@@ -228,21 +244,57 @@ async def test_a_stream_that_stays_open_is_waited_for_once(autojump_clock: Clock
         connections.close()
 
 
-async def test_a_stream_that_ends_late_is_used_again_and_makes_patient(autojump_clock: Clock) -> None:
+async def test_patience_comes_back_when_an_end_has_come(autojump_clock: Clock) -> None:
+    pause = 0.5
+
+    async def handle(end: FarEnd) -> None:
+        while await end.request() is not None:
+            await end.send(STREAM_HEAD + EVENT_CHUNK)
+            await trio.sleep(pause)
+            await end.send(LAST_CHUNK)
+
     async with trio.open_nursery() as nursery:
-        peer = Peer(nursery, streaming(0.5))
+        connections = Connections(connect=Peer(nursery, tolerant(handle)).connect)
+        for _ in range(2):
+            await call_stream(connections)
+        assert connections.statistics().opened == 2
+        await trio.sleep(1)
+        pause = 0.015
+        for _ in range(10):
+            await call_stream(connections)
+        assert connections.statistics().opened == 2
+        connections.close()
+
+
+async def test_a_stream_that_ends_together_with_its_connection_is_not_written_on(
+    autojump_clock: Clock,
+) -> None:
+    async def handle(end: FarEnd) -> None:
+        await end.request()
+        await end.send(STREAM_HEAD + EVENT_CHUNK)
+        await end.send(LAST_CHUNK)
+        await end.finish()
+
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=Peer(nursery, handle).connect)
+        for _ in range(5):
+            await call_stream(connections)
+            await trio.testing.wait_all_tasks_blocked()
+        assert connections.statistics() == ConnectionStatistics(0, 0, 1, 0, 5, 0)
+        connections.close()
+
+
+async def test_cancelled_while_it_waits_for_an_end_it_closes_that_connection(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, streaming(3600))
         connections = Connections(connect=peer.connect)
         await call_stream(connections)
-        await call_stream(connections)
-        assert len(peer.ends) == 2
-        await trio.sleep(1)
-        peer.ends.clear()
-        for _ in range(4):
+        with trio.move_on_after(ENDING_GRACE / 2) as scope:
             await call_stream(connections)
-            await trio.sleep(0.49)
-        # Both are found ended; and since that was worth a look, the next one is waited for.
-        assert peer.ends == []
-        connections.close()
+        assert scope.cancelled_caught
+        assert connections.statistics() == ConnectionStatistics(0, 0, 0, 0, 1, 0)
+        assert peer.ends[0].stream.is_readable()  # type: ignore[attr-defined]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("length", [1000, 1_000_000])
@@ -288,13 +340,14 @@ async def test_an_ending_connection_is_closed_when_it_is_old(autojump_clock: Clo
         connections.close()
 
 
-@pytest.mark.parametrize("why", ["cancelled", "GET", "no grace", "half an event"])
+@pytest.mark.parametrize("why", ["cancelled", "GET", "no grace", "half an event", "told to close"])
 async def test_an_answer_given_up_is_closed_at_once(why: str, autojump_clock: Clock) -> None:
     seen = trio.Event()
 
     async def handle(end: FarEnd) -> None:
         await end.request()
-        await end.send(STREAM_HEAD + EVENT_CHUNK)
+        extra = b"\r\nconnection: close" if why == "told to close" else b""
+        await end.send(STREAM_HEAD[:-4] + extra + b"\r\n\r\n" + EVENT_CHUNK)
         with trio.fail_after(1):
             assert not await end.stream.receive_some()
         seen.set()
@@ -391,6 +444,38 @@ async def test_an_answer_already_here_outlives_the_pool() -> None:
         connections.close()
         assert await read_all(response) == JSON
         assert connections.statistics() == ConnectionStatistics(0, 0, 0, 0, 1, 0)
+
+
+async def test_an_answer_given_back_to_a_closed_pool_is_not_kept() -> None:
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=Peer(nursery, tolerant(streaming(0))).connect)
+        response = await connections.request(ENDPOINT, "POST", [], b"{}")
+        connections.close()
+        await response.aclose()
+        assert connections.statistics() == ConnectionStatistics(0, 0, 0, 0, 1, 0)
+
+
+async def test_closing_under_a_write_tells_that_it_was_not_accepted_whole() -> None:
+    async def deaf(end: FarEnd) -> None:
+        await closed.wait()
+        await end.finish()
+
+    closed = trio.Event()
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, deaf)
+        # The kernel's buffers are smaller than the body.
+        peer.pair = socket_pair
+        connections = Connections(connect=peer.connect)
+
+        async def fail() -> None:
+            with pytest.raises(WireError) as caught:
+                await call(connections, body=b"x" * 10_000_000)
+            assert caught.value.stage is Stage.PARTLY_WRITTEN
+
+        nursery.start_soon(fail)
+        await trio.testing.wait_all_tasks_blocked()
+        connections.close()
+        closed.set()
 
 
 # A limit.

@@ -160,6 +160,17 @@ async def test_speaks_tls(
         connections.close()
 
 
+async def test_the_dot_of_an_absolute_name_is_not_part_of_the_certificate(
+    authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = TLSPeer(nursery, answering(ANSWER), authority)
+        connections = Connections(connect=peer.connect, ssl_context=trusting)
+        assert await call(connections, Endpoint.parse("https://peer.example./mcp")) == JSON
+        assert peer.names == ["peer.example"]
+        connections.close()
+
+
 @pytest.mark.parametrize(
     ("endpoint", "trusted", "message"),
     [

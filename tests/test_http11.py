@@ -157,9 +157,10 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("answer", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_refuses_what_is_not_http(answer: bytes) -> None:
+async def test_refuses_what_is_not_http(answer: bytes, autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        peer = Peer(nursery, tolerant(answering(answer, then_close=True)))
+        # The connection stays open: what is wrong must show before its end does.
+        peer = Peer(nursery, tolerant(answering(answer)))
         connections = Connections(connect=peer.connect)
         with pytest.raises(Malformed) as caught:
             await read_all(await connections.request(ENDPOINT, "POST", [], b"{}"))
