@@ -40,6 +40,7 @@ PUBLIC = {
     "StreamGap",
     "RestoreFailed",
     "ToolsChanged",
+    "Facts",
     "Flapping",
     # The detector, for people with a session of their own.
     "classify",

@@ -33,7 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_secrets",
         "_wire",
     ),
-    "sans-IO": ("_jsonrpc", "_sse", "_body", "_wording", "_detector", "_session", "_restoring"),
+    "sans-IO": ("_jsonrpc", "_sse", "_body", "_wording", "_detector", "_judge", "_session", "_restoring"),
     "HTTP": ("_dial", "_http11", "_http_messages", "_connections", "_httpx_transport", "_http"),
     "one session": (
         "_nursery",

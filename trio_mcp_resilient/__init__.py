@@ -5,7 +5,8 @@ The package from the ground up; every module imports only what stands above it h
 
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
-- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_session`, `_restoring`
+- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_judge`, `_session`,
+  `_restoring`
 - HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_flight`, `_exchange`, `_listening`,
   `_resuming`, `_inbound`, `_router`, `_generation`
@@ -38,6 +39,7 @@ from trio_mcp_resilient._events import StateChanged as StateChanged
 from trio_mcp_resilient._events import StreamGap as StreamGap
 from trio_mcp_resilient._events import ToolsChanged as ToolsChanged
 from trio_mcp_resilient._httpx_transport import TrioHTTPTransport as TrioHTTPTransport
+from trio_mcp_resilient._judge import Facts as Facts
 from trio_mcp_resilient._open import open_client as open_client
 from trio_mcp_resilient._policy import Backoff as Backoff
 from trio_mcp_resilient._policy import Resend as Resend

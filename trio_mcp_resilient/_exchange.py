@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
 from trio_mcp_resilient._answers import Answer, Cursor, Deliver, header, media_type, read_answer, read_excerpt
-from trio_mcp_resilient._detector import Verdict, classify, excerpt
+from trio_mcp_resilient._detector import Verdict, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence, RequestRefused
 from trio_mcp_resilient._handshake import retry_after
+from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode
 from trio_mcp_resilient._outcome import Fate, Outcome
 from trio_mcp_resilient._session import Session
@@ -33,6 +34,7 @@ class Exchange:
     endpoint: Endpoint
     session: Session
     generation: int
+    judge: Judge
 
     async def request(
         self,
@@ -128,14 +130,8 @@ class Exchange:
     def _verdict(
         self, http_method: str, method: str | None, response: Response, body: bytes, content_type: str
     ) -> Verdict:
-        return classify(
-            http_method=http_method,
-            rpc_method=method,
-            session_id_sent=self.session.id is not None,
-            status=response.status,
-            content_type=content_type,
-            body=body,
-        )
+        facts = Facts(http_method, method, self.session.id is not None, response.status, content_type, body)
+        return self.judge.verdict(facts)
 
     def _evidence(self, what: str, response: Response, body: bytes) -> Evidence:
         return Evidence(

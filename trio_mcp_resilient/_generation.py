@@ -27,6 +27,7 @@ from trio_mcp_resilient._flight import EndReason, Flight, GenerationEnd
 from trio_mcp_resilient._handshake import TryAgain, say_initialized, shake_hands
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._jsonrpc import RequestId, encode_notification, encode_request
+from trio_mcp_resilient._judge import Judge
 from trio_mcp_resilient._listening import listen
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
@@ -47,6 +48,7 @@ class Surroundings:
     timeouts: Timeouts
     inbound: Inbound
     next_id: Callable[[], int]
+    judge: Judge
     report: Callable[[Generation, Notice, Evidence | None], None]
     """Told when a stream, a notification or a ping of the generation's own meets trouble."""
     on_gap: Callable[[int], None]
@@ -126,7 +128,7 @@ class Generation:
         with trio.move_on_after(around.timeouts.handshake):
             session = await shake_hands(wire, around.endpoint, self._initialize_params, around.next_id())
             # From here on the server keeps a session for us, to be parted from if this fails.
-            self._exchange = Exchange(wire, around.endpoint, session, self.number)
+            self._exchange = Exchange(wire, around.endpoint, session, self.number, around.judge)
             await say_initialized(wire, around.endpoint, session)
             return
         raise TryAgain(f"{around.endpoint}: no handshake within {around.timeouts.handshake:g} s")

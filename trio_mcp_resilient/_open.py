@@ -29,6 +29,7 @@ from trio_mcp_resilient._errors import ResilientError
 from trio_mcp_resilient._events import StreamGap, Watcher, contained
 from trio_mcp_resilient._generation import Generation, Surroundings
 from trio_mcp_resilient._http import wire_opener
+from trio_mcp_resilient._judge import Detect, Judge
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._statistics import Counters
@@ -55,6 +56,7 @@ async def open_client(
     get_stream: bool = True,
     resend: Resend | str = Resend.REFUSED,
     call_keys: bool = False,
+    detect: Detect | None = None,
     on_event: Watcher | None = None,
     client_info: types.Implementation | None = None,
     sampling_callback: SamplingFnT | None = None,
@@ -95,6 +97,8 @@ async def open_client(
         call_keys: whether each request carries, in its `_meta` under
             `trio-mcp-resilient.org/call`, an id that is the same when it is sent again, and the
             number of the attempt. A server that remembers the ids makes `resend="always"` safe.
+        detect: judges answers before the table does: a function of `Facts` that returns a `Verdict`,
+            or None to leave it to the table. Where it raises, the table decides.
         on_event: called with each life-cycle event, synchronously; it must not block.
         client_info: name and version to introduce the application by.
         sampling_callback, elicitation_callback, list_roots_callback, logging_callback,
@@ -159,6 +163,7 @@ async def open_client(
         timeouts=timeouts,
         inbound=dispatcher.inbound,
         next_id=dispatcher.next_id,
+        judge=Judge(detect),
         report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
         on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
         get_stream=get_stream,
