@@ -272,6 +272,7 @@ async def test_a_stream_that_ends_together_with_its_connection_is_not_written_on
     async def handle(end: FarEnd) -> None:
         await end.request()
         await end.send(STREAM_HEAD + EVENT_CHUNK)
+        await trio.sleep(0.1)
         await end.send(LAST_CHUNK)
         await end.finish()
 
@@ -279,7 +280,7 @@ async def test_a_stream_that_ends_together_with_its_connection_is_not_written_on
         connections = Connections(connect=Peer(nursery, handle).connect)
         for _ in range(5):
             await call_stream(connections)
-            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(0.2)
         assert connections.statistics() == ConnectionStatistics(0, 0, 1, 0, 5, 0)
         connections.close()
 
