@@ -30,7 +30,7 @@ _NOBODYS_IDS = frozenset({"", "server-error"})
 """What SDKs put in the place of an id when they answer no request in particular."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Said:
     """What a body says, as far as its prefix shows."""
 

@@ -49,7 +49,7 @@ class NoSlot(TimedOut):
     """All connections that are allowed were busy for longer than the pool timeout."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConnectionStatistics:
     """What a pool holds at one moment."""
 

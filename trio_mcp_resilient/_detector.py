@@ -43,7 +43,7 @@ class Kind(enum.Enum):
     DELETE = "DELETE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """One row: it applies if all of its conditions hold. Empty ones always do."""
 

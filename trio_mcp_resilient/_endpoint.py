@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Endpoint:
     """Where an MCP server listens."""
 

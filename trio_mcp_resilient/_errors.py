@@ -15,7 +15,7 @@ from mcp_types import INTERNAL_ERROR
 from mcp.shared.exceptions import MCPError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """What was seen when a request was refused or cut: enough to diagnose, nothing secret."""
 
@@ -36,7 +36,7 @@ class Evidence:
         return f"{self.what}{quoted} ({session}, generation {self.generation})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recovery:
     """How one recovery went, as far as it had got when this was made."""
 

@@ -13,7 +13,7 @@ from trio_mcp_resilient._states import State
 logger = logging.getLogger("trio_mcp_resilient")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateChanged:
     """The client moved along its table of states."""
 
@@ -21,7 +21,7 @@ class StateChanged:
     after: State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SessionStarted:
     """A generation's handshake was completed and calls may use it."""
 
@@ -32,7 +32,7 @@ class SessionStarted:
     recovery: Recovery
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SessionEnded:
     """A generation was condemned; its calls in flight keep their answers' connections."""
 
@@ -43,7 +43,7 @@ class SessionEnded:
     in_flight: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecoveryFailed:
     """A recovery gave up; the next call starts another."""
 
@@ -51,7 +51,7 @@ class RecoveryFailed:
     recovery: Recovery
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resent:
     """A request that certainly did not run, or is harmless to repeat, was sent again."""
 
@@ -61,7 +61,7 @@ class Resent:
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutcomeLost:
     """A request of unknown outcome was reported to its caller."""
 
@@ -69,7 +69,7 @@ class OutcomeLost:
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamGap:
     """The server's unasked messages may have been missed: the stream began anew, not where it broke."""
 
@@ -77,7 +77,7 @@ class StreamGap:
     """The generation whose stream begins after the gap."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RestoreFailed:
     """Something that was set on the lost session could not be set on the new one, which is used all the same."""
 
@@ -86,7 +86,7 @@ class RestoreFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolsChanged:
     """A new listing of the tools differs from the one before; names, sorted."""
 
@@ -95,7 +95,7 @@ class ToolsChanged:
     changed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flapping:
     """Sessions do not survive: the endpoint may be load-balanced without stickiness."""
 

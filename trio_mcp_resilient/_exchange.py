@@ -26,7 +26,7 @@ FATES: dict[Verdict, Fate] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exchange:
     """The posting side of one session."""
 

@@ -23,7 +23,7 @@ class EndReason(enum.StrEnum):
     """The client was closed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GenerationEnd:
     """How a generation ended: what is broadcast to its calls in flight."""
 

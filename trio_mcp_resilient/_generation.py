@@ -39,7 +39,7 @@ from trio_mcp_resilient._wire import RawHeaders, Wire, WireError
 
 logger = logging.getLogger("trio_mcp_resilient")
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Surroundings:
     """What every generation of one client shares."""
 

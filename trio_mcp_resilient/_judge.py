@@ -11,7 +11,7 @@ from trio_mcp_resilient._detector import Verdict, classify
 logger = logging.getLogger("trio_mcp_resilient")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
     """What is known of an HTTP answer when it is judged: what `classify` takes."""
 

@@ -36,7 +36,7 @@ class Notice(enum.Enum):
     """The session is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Treatment:
     """What is done about a fate: row of the table below."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Backoff:
     """How attempts to reach the server are spaced, for connects and lost sessions alike.
 
@@ -91,7 +91,7 @@ HARMLESS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Timeouts:
     """Bounds of work that no caller can wrap in a cancel scope, in seconds; `math.inf` is none.
 

@@ -32,7 +32,7 @@ class UnusableHandshake(ValueError):
     """The server's answer to `initialize` makes no session this client could speak on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Session:
     """What one successful handshake agreed on."""
 

@@ -29,7 +29,7 @@ class EventTooLarge(SSEError):
         super().__init__(f"an event is larger than {limit} bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     """One block of lines that held at least one field.
 

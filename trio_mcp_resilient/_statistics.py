@@ -18,7 +18,7 @@ class Counters:
     last_recovery_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Statistics:
     """A client's counts since it was opened."""
 

@@ -9,6 +9,7 @@ session") makes it another thing of the application's.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 
 
@@ -199,7 +200,12 @@ _GRAMMAR: dict[Sign, tuple[str, ...]] = {
         r"\bconcurrent sessions\b",
     ),
 }
-_PATTERNS = {sign: re.compile("|".join(f"(?:{one})" for one in ways)) for sign, ways in _GRAMMAR.items()}
+
+
+@functools.cache
+def _patterns() -> dict[Sign, re.Pattern[str]]:
+    # Compiled at the first refusal: a third of the package's import time, and most never meet one.
+    return {sign: re.compile("|".join(f"(?:{one})" for one in ways)) for sign, ways in _GRAMMAR.items()}
 
 
 def signs_of(text: str) -> frozenset[Sign]:
@@ -207,7 +213,7 @@ def signs_of(text: str) -> frozenset[Sign]:
     if not text:
         return frozenset()
     normal = _normal(text)
-    found = {sign for sign, pattern in _PATTERNS.items() if pattern.search(normal)}
+    found = {sign for sign, pattern in _patterns().items() if pattern.search(normal)}
     if _HEADER.search(text):
         found.add(Sign.NAMES_HEADER)
     return frozenset(found)
