@@ -266,6 +266,30 @@ async def test_patience_comes_back_when_an_end_has_come(autojump_clock: Clock) -
         connections.close()
 
 
+async def test_two_that_look_for_an_end_do_not_look_at_the_same_connection(autojump_clock: Clock) -> None:
+    async def handle(end: FarEnd) -> None:
+        while await end.request() is not None:
+            await end.send(STREAM_HEAD + EVENT_CHUNK)
+            if peer.ends.index(end) == 1:
+                await end.finish()
+                return
+
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, tolerant(handle))
+        # Looking at one of these takes a moment.
+        peer.pair = trio.testing.memory_stream_pair
+        connections = Connections(connect=peer.connect)
+        responses = [await connections.request(ENDPOINT, "POST", [], b"{}") for _ in range(2)]
+        for response in responses:
+            await response.aclose()
+        assert connections.statistics().ending == 2
+        async with trio.open_nursery() as callers:
+            for _ in range(2):
+                callers.start_soon(call_stream, connections)
+        assert connections.statistics() == ConnectionStatistics(0, 0, 3, 0, 4, 0)
+        connections.close()
+
+
 async def test_a_stream_that_ends_together_with_its_connection_is_not_written_on(
     autojump_clock: Clock,
 ) -> None:
@@ -425,6 +449,20 @@ async def test_closing_ends_everything_without_awaiting(autojump_clock: Clock) -
         await fail("http://later.example/", b"")
         assert stages[-1] is Stage.NOT_CONNECTED
         assert trio.current_time() == 0
+
+
+async def test_a_connection_that_comes_when_the_pool_is_closed_is_closed_too() -> None:
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        stream = await peer.connect(host, port)
+        connections.close()
+        return stream
+
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, answering(ANSWER))
+        connections = Connections(connect=connect)
+        with pytest.raises(WireError) as caught:
+            await call(connections)
+        assert caught.value.stage is Stage.NOT_CONNECTED
 
 
 async def test_closing_works_in_a_cancelled_scope() -> None:

@@ -171,6 +171,21 @@ async def test_the_dot_of_an_absolute_name_is_not_part_of_the_certificate(
         connections.close()
 
 
+async def test_speaks_over_a_stream_that_is_itself_under_tls(
+    authority: trustme.CA, trusting: ssl.SSLContext, autojump_clock: Clock
+) -> None:
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        return trio.SSLStream(await peer.connect(host, port), trusting, server_hostname="peer.example")
+
+    async with trio.open_nursery() as nursery:
+        peer = TLSPeer(nursery, tolerant(answering(ANSWER)), authority)
+        connections = Connections(connect=connect)
+        for _ in range(3):
+            assert await call(connections) == JSON
+        assert len(peer.ends) == 1
+        connections.close()
+
+
 @pytest.mark.parametrize(
     ("endpoint", "trusted", "message"),
     [

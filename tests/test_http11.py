@@ -22,6 +22,7 @@ from tests.http_peer import (
     STREAM_HEAD,
     FarEnd,
     Handler,
+    Pair,
     Peer,
     answering,
     read_all,
@@ -32,6 +33,7 @@ from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._http11 import SLICE_BYTES, Malformed, TimedOut
 from trio_mcp_resilient._http_messages import new_request
+from trio_mcp_resilient._scripted_stream import memory_connection
 from trio_mcp_resilient._wire import Stage, WireError
 
 
@@ -179,6 +181,15 @@ async def test_gives_what_came_before_the_malformed_part() -> None:
         for _ in range(2):
             with pytest.raises(Malformed):
                 await response.receive()
+
+
+async def test_giving_back_what_is_malformed_closes() -> None:
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=Peer(nursery, answering(STREAM_HEAD + b"xyz\r\n")).connect)
+        response = await connections.request(ENDPOINT, "POST", [], b"{}")
+        await response.aclose()
+        held = connections.statistics()
+        assert (held.busy, held.idle, held.ending) == (0, 0, 0)
 
 
 # Requests.
@@ -455,10 +466,11 @@ class CancelAtStep(trio.abc.Instrument):
                 self.scope.cancel()
 
 
-async def cancelled_at(step: float, answer: bytes) -> bool:
+async def cancelled_at(step: float, answer: bytes, pair: Pair) -> bool:
     """Cancel a request at a step, and check what it leaves behind. Return whether it still succeeded."""
     async with trio.open_nursery() as nursery:
         peer = Peer(nursery, tolerant(answering(answer, size=20)))
+        peer.pair = pair
         connections = Connections(connect=peer.connect, max_connections=1)
         await read_all(await connections.request(ENDPOINT, "POST", [], b"first"))
         with trio.CancelScope() as scope:
@@ -486,11 +498,12 @@ async def cancelled_at(step: float, answer: bytes) -> bool:
 
 
 @pytest.mark.parametrize("answer", [ANSWER, STREAM_HEAD + EVENT_CHUNK + LAST_CHUNK], ids=["length", "chunks"])
+@pytest.mark.parametrize("pair", [memory_connection, trio.testing.memory_stream_pair, socket_pair])
 async def test_cancelled_at_any_step_it_leaves_nothing_half_used(
-    answer: bytes, autojump_clock: trio.testing.MockClock
+    pair: Pair, answer: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
     step = 1
-    while not await cancelled_at(step, answer):
+    while not await cancelled_at(step, answer, pair):
         step += 1
     assert step > 20
 

@@ -243,7 +243,10 @@ class Connections:
 
     async def _pop_ending(self, lot: _Lot) -> HTTP11Connection | None:
         """Return an ending connection that has ended, waiting for one if that has been worth it."""
-        for _ in range(min(ENDING_TRIES, len(lot.ending))):
+        tries = min(ENDING_TRIES, len(lot.ending))
+        # Others take from it too, while we listen to one.
+        while tries and lot.ending:
+            tries -= 1
             connection = await self._try_to_end(lot, 0)
             if connection is not None:
                 lot.patient = True
@@ -256,8 +259,6 @@ class Connections:
         return connection
 
     async def _try_to_end(self, lot: _Lot, seconds: float) -> HTTP11Connection | None:
-        if not lot.ending:
-            return None
         connection = lot.ending.pop()
         try:
             ended = await connection.try_to_end(seconds)
