@@ -163,6 +163,21 @@ async def test_notices_before_writing_that_an_idle_connection_is_stale(
         connections.close()
 
 
+async def test_notices_a_reset_before_writing() -> None:
+    async def resetting(end: FarEnd) -> None:
+        await end.request()
+        await end.send(ANSWER)
+        end.stream.reset()  # type: ignore[attr-defined]
+
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=Peer(nursery, resetting).connect)
+        for _ in range(3):
+            assert await call(connections) == JSON
+            await trio.testing.wait_all_tasks_blocked()
+        assert connections.statistics().opened == 3
+        connections.close()
+
+
 async def test_a_stream_that_cannot_tell_is_listened_to_for_a_moment(autojump_clock: Clock) -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(nursery, answering(ANSWER))
