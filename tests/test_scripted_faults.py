@@ -135,9 +135,10 @@ async def test_an_idle_session_is_forgotten(autojump_clock: trio.testing.MockClo
         listener = await peer.another()
         await listener.send("GET")
         await trio.sleep(5000)
-        assert (await peer.post("ping")).status == 200
         server.cut_connections()
-        await trio.sleep(1801)
+        await trio.sleep(1799)
+        assert len(server.sessions) == 1
+        await trio.sleep(2)
         assert server.sessions == []
         assert (await (await peer.another()).post("ping")).status == 404
 
@@ -331,6 +332,25 @@ async def test_cut_after_any_number_of_bytes(autojump_clock: trio.testing.MockCl
         assert sizes == [0, 1, 20, 200] and server.executed["add"] == 4
 
 
+async def test_cut_after_the_very_last_byte(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_scripted_server() as server:
+        peer = await meet(server)
+        size = 0
+        # First it is measured, then cut right there: all arrives, and the connection is gone.
+        for _ in range(2):
+            caller = await peer.another()
+            await caller.send("POST", {**caller.tool_call("add", ADD), "id": 7})
+            received = b""
+            assert caller.stream is not None
+            while not received.endswith(b"\r\n0\r\n\r\n"):
+                received += await caller.stream.receive_some()
+            assert size in (0, len(received))
+            size = len(received)
+            await trio.testing.wait_all_tasks_blocked()
+            assert caller.stream.is_readable() == (server.seen("tools/call")[1:] != [])
+            server.cut(after_bytes=size, when="tools/call")
+
+
 async def test_a_request_cut_short_never_runs(autojump_clock: trio.testing.MockClock) -> None:
     async with open_scripted_server() as server:
         peer = await meet(server)
@@ -338,12 +358,14 @@ async def test_a_request_cut_short_never_runs(autojump_clock: trio.testing.MockC
         assert (await peer.post("ping")).status == 200
         with pytest.raises(trio.BrokenResourceError):
             await peer.send("POST", peer.tool_call("add", ADD))
+        await trio.testing.wait_all_tasks_blocked()
         assert fault.hits == 1 and server.executed["add"] == 0 and len(server.posts("tools/call")) == 0
         # Never the last byte, however many are admitted.
         server.cut("mid-request", after_bytes=10_000, when=lambda seen: seen.tool == "add")
         other = await peer.another()
         with pytest.raises(trio.BrokenResourceError):
             await other.send("POST", other.tool_call("add", ADD))
+        await trio.testing.wait_all_tasks_blocked()
         assert server.executed["add"] == 0
 
 
@@ -383,6 +405,20 @@ async def test_holds_and_lets_go(autojump_clock: trio.testing.MockClock) -> None
             assert held.hits == 2
             assert (await peer.post("ping")).status == 200
         assert server.executed["add"] == 4
+
+
+async def test_holds_no_more_than_asked(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_scripted_server() as server:
+        peer = await meet(server)
+        held = server.hold("ping")
+        await peer.send("POST", peer.call("ping"))
+        await held.reached()
+        assert (await (await peer.another()).post("ping")).status == 200
+        held.release()
+        many = server.hold("ping", times=math.inf)
+        many.release()
+        assert (await (await peer.another()).post("ping")).status == 200
+        assert (held.hits, many.hits) == (1, 0)
 
 
 async def test_silence_lasts_until_the_client_leaves(autojump_clock: trio.testing.MockClock) -> None:

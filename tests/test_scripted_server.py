@@ -249,15 +249,39 @@ async def test_the_block_raises_what_it_raised(autojump_clock: trio.testing.Mock
             raise KeyError("mine")
 
 
-async def test_what_a_handler_asserts_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
-    def suspicious() -> None:
-        raise AssertionError("never called with this")
+class Fatal(BaseException):
+    """Like a KeyboardInterrupt, without its special treatment."""
 
-    with pytest.raises(AssertionError, match="never called"):
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, Fatal])
+@pytest.mark.parametrize("where", ["tool", "observer", "matcher", "method"])
+def test_what_the_tests_own_functions_raise_ends_the_block(where: str, error: type[BaseException]) -> None:
+    def suspicious(*_: object) -> Any:
+        raise error("never called with this")
+
+    async def main() -> None:
         async with open_scripted_server() as server:
             peer = await meet(server)
-            server.tool("suspicious", suspicious)
-            await peer.tool("suspicious")
+            if where == "tool":
+                server.tool("suspicious", suspicious)
+            elif where == "observer":
+                server.on_request(suspicious)
+            elif where == "matcher":
+                server.answer(500, when=suspicious)
+            else:
+                server.methods["tools/call"] = suspicious
+            answer = await peer.tool("suspicious")
+            assert answer.messages[0]["result"]["isError"]
+
+    # Not within a test's nursery: it would let a stray cancellation pass.
+    def run() -> None:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    if where == "tool" and error is KeyError:
+        run()
+        return
+    with pytest.raises(BaseExceptionGroup if error is Fatal else error):
+        run()
 
 
 async def test_cancelling_the_block_is_a_cancellation(autojump_clock: trio.testing.MockClock) -> None:

@@ -15,7 +15,7 @@ from trio_mcp_resilient._scripted_catalog import Catalog, ToolContext
 from trio_mcp_resilient._scripted_checks import EVENT_STREAM, refuse
 from trio_mcp_resilient._scripted_dialects import Reply, rpc_error, rpc_reply
 from trio_mcp_resilient._scripted_faults import Script
-from trio_mcp_resilient._scripted_http import Exchange
+from trio_mcp_resilient._scripted_http import Exchange, Over
 from trio_mcp_resilient._scripted_network import Ending, Network
 from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
 from trio_mcp_resilient._scripted_session import Carrier, EventStream, Message, RpcError, ScriptedSession
@@ -55,8 +55,8 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         """Header fields to put on every answer."""
         self.delay: float | Callable[[SeenRequest], float] = 0.0
         """Seconds that each request waits before anything is done with it."""
-        self.failure: AssertionError | None = None
-        """What a handler asserted in vain; it ends the server's block."""
+        self.failure: Exception | None = None
+        """What one of the test's own functions raised; it ends the server's block."""
         self._requests: list[SeenRequest] = []
         self._observers: list[Callable[[SeenRequest], None]] = []
         self._runs: set[trio.CancelScope] = set()
@@ -100,6 +100,19 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
     # What follows answers one request.
 
     async def _handle(self, exchange: Exchange) -> None:
+        try:
+            await self._answer(exchange)
+        except Over:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the server's block by what one of the test's own functions has raised."""
+        self.failure = self.failure or error
+        self._nursery.cancel_scope.cancel()
+
+    async def _answer(self, exchange: Exchange) -> None:
         seen = self._record(exchange)
         answer = Answer(
             exchange, seen, self._plan(seen), self.headers, partial(self._note_status, seen.number)
@@ -221,9 +234,8 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
                     response = {"jsonrpc": "2.0", "id": context.rpc_id, "result": result}
                 except RpcError as error:
                     response = rpc_error(error.code, error.message, context.rpc_id, error.data)
-                except AssertionError as error:
-                    self.failure = error
-                    self._nursery.cancel_scope.cancel()
+                except Exception as error:
+                    self._fail(error)
                     return
                 stream.send(response, last=True)
         finally:
@@ -261,7 +273,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         if isinstance(session, Reply):
             await self._reply(answer, seen, session)
             return
-        stream, position = _resumed(session, seen.last_event_id)
+        stream, position = session.resumed(seen.last_event_id)
         if stream is session.standalone and stream.carriers:
             conflict = "Conflict: Only one SSE stream is allowed per session"
             await self._reply(answer, seen, rpc_reply(409, -32000, conflict))
@@ -288,20 +300,6 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         await answer.whole(200, {}, b"")
 
 
-def _resumed(session: ScriptedSession, last_event_id: str | None) -> tuple[EventStream, int | None]:
-    """Return the stream that a GET is for, and where it goes on."""
-    if last_event_id is None or not session.standalone.resumable:
-        return session.standalone, None
-    for stream in (session.standalone, *session.streams):
-        position = stream.position_after(last_event_id)
-        if position is not None:
-            return stream, position
-    # An id that was never given: a stream that ends at once, as the Python SDK's does.
-    unknown = EventStream("unknown", resumable=False)
-    unknown.end()
-    return unknown, None
-
-
 @asynccontextmanager
 async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[ScriptedServer, None]:
     """Open a scripted MCP server for as long as the block runs.
@@ -313,7 +311,8 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
     Yields:
         The server, up and with nothing to offer yet.
 
-    Whatever the block raises comes out as itself. So does what a tool's handler asserts.
+    Whatever the block raises comes out as itself. So does what your functions raise that
+    the server calls (observers, matchers, bodies), and what a tool's handler asserts.
 
     Cancellation: the exit stops what runs and closes every connection at once.
     Checkpoints: the exit is one.
@@ -329,8 +328,9 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
             except BaseException as error:  # noqa: ASYNC103
                 raised = error
             nursery.cancel_scope.cancel()
-    except BaseExceptionGroup:
-        if raised is None or isinstance(raised, trio.Cancelled):
+    except BaseExceptionGroup as group:
+        # Anything but cancellation here is no Exception, such as a KeyboardInterrupt, and wins.
+        if raised is None or isinstance(raised, trio.Cancelled) or group.split(trio.Cancelled)[1]:
             raise
     if server is not None and server.failure is not None:
         raise server.failure

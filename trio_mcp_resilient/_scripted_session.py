@@ -220,6 +220,19 @@ class ScriptedSession:
             for stream in (*self.streams, self.standalone):
                 stream.end()
 
+    def resumed(self, last_event_id: str | None) -> tuple[EventStream, int | None]:
+        """Return the stream that a GET is for, and where in it the GET goes on (None: at its end)."""
+        if last_event_id is None or not self.standalone.resumable:
+            return self.standalone, None
+        for stream in (self.standalone, *self.streams):
+            position = stream.position_after(last_event_id)
+            if position is not None:
+                return stream, position
+        # An id that was never given: a stream that ends at once, as the Python SDK's does.
+        unknown = EventStream("unknown", resumable=False)
+        unknown.end()
+        return unknown, None
+
     async def ask(self, stream: EventStream, method: str, params: Message | None) -> Any:
         """Send a request to the client and return its result.
 
