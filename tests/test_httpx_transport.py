@@ -278,7 +278,25 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is(
             with pytest.raises(kind) as caught:
                 await client.get(url, headers=headers)
         assert peer.hosts == []
-        assert stage_of(caught.value) in (Stage.NOT_CONNECTED, Stage.WRITTEN)
+        assert stage_of(caught.value) is Stage.NOT_CONNECTED
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raises", "too long"])
+async def test_a_body_that_goes_wrong(raises: bool) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"0123"
+        if raises:
+            raise ValueError("the application's own")
+
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, tolerant(silent))
+        async with httpx.AsyncClient(transport=TrioHTTPTransport(connect=peer.connect)) as client:
+            with pytest.raises(ValueError if raises else httpx.LocalProtocolError) as caught:
+                await client.post(URL, content=body(), headers={"content-length": "5" if raises else "3"})
+        if isinstance(caught.value, httpx.LocalProtocolError):
+            assert stage_of(caught.value) is Stage.WRITTEN
+        else:
+            assert str(caught.value) == "the application's own"
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ class Connections:
 
         Raises:
             WireError: with the stage that was reached; at `NOT_CONNECTED` if the pool is closed.
-            ValueError: for a header, method or target that is not valid HTTP, or a body that
-                differs from its content-length.
+            NotHTTP: a `ValueError`, for a header, method or target that is not valid HTTP, or a
+                body that differs from its content-length.
 
         Nothing is ever sent twice here. Cancellation: the connection is closed; whether the
         request arrived is unknown. Checkpoint: yes.

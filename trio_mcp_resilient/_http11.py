@@ -43,6 +43,14 @@ class Malformed(WireError):
     """
 
 
+class NotHTTP(ValueError):
+    """What the caller asked to send is not valid HTTP."""
+
+    def __init__(self, message: str, stage: Stage = Stage.NOT_CONNECTED) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
 class After(enum.Enum):
     """What became of a connection when its exchange was over."""
 
@@ -160,7 +168,8 @@ class HTTP11Connection:
         try:
             return self._h11.send(event)
         except h11.LocalProtocolError as error:
-            raise ValueError(f"the body is not as its content-length says: {error}") from error
+            # A body that is too long may have been accepted as one of the length announced.
+            raise NotHTTP(f"the body is not as its content-length says: {error}", Stage.WRITTEN) from error
 
     async def _write(self, data: bytes | memoryview, seconds: float) -> None:
         try:

@@ -8,7 +8,7 @@ import h11
 import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http11 import MAX_LEFTOVER_BYTES, Body, HTTP11Connection
+from trio_mcp_resilient._http11 import MAX_LEFTOVER_BYTES, Body, HTTP11Connection, NotHTTP
 from trio_mcp_resilient._wire import RawHeaders
 
 
@@ -16,7 +16,7 @@ def new_request(method: str, endpoint: Endpoint, headers: RawHeaders, body: Body
     """Return a checked request head, with the Host and framing fields that `headers` lacks.
 
     Raises:
-        ValueError: for what is no header, method or target, for CONNECT, or if the
+        NotHTTP: for what is no header, method or target, for CONNECT, or if the
             content-length is not the body's. Nothing was sent then.
     """
     fields = list(headers)
@@ -28,18 +28,18 @@ def new_request(method: str, endpoint: Endpoint, headers: RawHeaders, body: Body
             fields.append((b"transfer-encoding", b"chunked"))
     elif b"content-length" in names:
         if names[b"content-length"] != b"%d" % len(body):
-            raise ValueError(f"content-length is not the body's, which has {len(body)} bytes")
+            raise NotHTTP(f"content-length is not the body's, which has {len(body)} bytes")
     elif b"transfer-encoding" not in names and (body or method not in ("GET", "HEAD", "OPTIONS", "DELETE")):
         # RFC 9110 section 8.6: where a body has a meaning, its absence is said by a zero.
         fields.append((b"content-length", b"%d" % len(body)))
     if method == "CONNECT":
-        raise ValueError("CONNECT makes a tunnel, which this is not")
+        raise NotHTTP("CONNECT makes a tunnel, which this is not")
     try:
         return h11.Request(method=method, target=endpoint.target, headers=fields)
     except h11.LocalProtocolError:
         pass
     # Out of its handler, since the parser's error quotes the value, which may be a secret.
-    raise ValueError(_fault(fields))
+    raise NotHTTP(_fault(fields))
 
 
 def _fault(fields: list[tuple[bytes, bytes]]) -> str:

@@ -25,7 +25,7 @@ from trio_mcp_resilient._connections import (
 )
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
-from trio_mcp_resilient._http11 import Body, Malformed, TimedOut
+from trio_mcp_resilient._http11 import Body, Malformed, NotHTTP, TimedOut
 from trio_mcp_resilient._http_messages import PooledResponse
 from trio_mcp_resilient._wire import Stage, WireError
 
@@ -107,8 +107,10 @@ class TrioHTTPTransport(httpx.AsyncBaseTransport):
             )
         except WireError as error:
             raise _translated(error, request) from error
-        except ValueError as error:
-            raise httpx.LocalProtocolError(str(error), request=request) from error
+        except NotHTTP as error:
+            raise httpx.LocalProtocolError(str(error), request=request) from WireError(
+                error.stage, str(error)
+            )
         return httpx.Response(
             response.status,
             headers=list(response.headers),
@@ -163,7 +165,8 @@ class _ResponseStream(httpx.AsyncByteStream):
 def _endpoint(request: httpx.Request) -> Endpoint:
     url = request.url
     if url.scheme not in DEFAULT_PORTS:
-        raise httpx.UnsupportedProtocol("the URL is neither http:// nor https://", request=request)
+        message = "the URL is neither http:// nor https://"
+        raise httpx.UnsupportedProtocol(message, request=request) from WireError(Stage.NOT_CONNECTED, message)
     target: bytes = request.extensions.get("target", url.raw_path)
     return Endpoint(
         url.scheme,
