@@ -23,7 +23,7 @@ class InvalidMessage(ValueError):
     """Bytes that are no JSON-RPC message. The text says where, and quotes nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """Asks for an answer."""
 
@@ -32,7 +32,7 @@ class Request:
     params: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Notification:
     """Asks for nothing."""
 
@@ -40,7 +40,7 @@ class Notification:
     params: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Answers a request with what it asked for."""
 
@@ -48,7 +48,7 @@ class Result:
     result: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Answers a request with an error."""
 

@@ -20,7 +20,6 @@ def refuse(
     path: str,
     offered: Sequence[str],
     hosts: Collection[str] | None,
-    versions: Sequence[str],
 ) -> Reply | None:
     """Return what refuses a request, or None if its session may be looked at.
 
@@ -29,14 +28,12 @@ def refuse(
         path: the only path there is.
         offered: the HTTP methods there are.
         hosts: names that `Host` and `Origin` may have; None for any.
-        versions: the protocol versions that are spoken.
     """
     return (
         _refuse_host(seen, hosts)
         or _refuse_method(seen, path, offered)
         or _refuse_accept(seen)
         or (_refuse_body(seen) if seen.http_method == "POST" else None)
-        or _refuse_version(seen, versions)
     )
 
 
@@ -78,7 +75,11 @@ def _refuse_body(seen: SeenRequest) -> Reply | None:
     return None
 
 
-def _refuse_version(seen: SeenRequest, versions: Sequence[str]) -> Reply | None:
+def refuse_version(seen: SeenRequest, versions: Sequence[str]) -> Reply | None:
+    """Return what refuses a request on a session that is known, if its version is not spoken here.
+
+    SDK servers look for the session first: after a redeploy that speaks less, an old session is lost.
+    """
     # `initialize` negotiates the version, so what its header says does not count.
     version = seen.protocol_version
     if version is None or version in versions or seen.rpc_method == "initialize":

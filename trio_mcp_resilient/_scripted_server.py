@@ -121,9 +121,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         if delay:
             await trio.sleep(delay)
         await answer.before_run()
-        refusal = refuse(
-            seen, path=PATH, offered=self._offered, hosts=self.allowed_hosts, versions=self._versions
-        )
+        refusal = refuse(seen, path=PATH, offered=self._offered, hosts=self.allowed_hosts)
         if refusal is not None:
             await self._reply(answer, seen, refusal)
         elif seen.http_method == "POST":

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import trio
 
+from trio_mcp_resilient._scripted_checks import refuse_version
 from trio_mcp_resilient._scripted_dialects import DIALECTS, Reply, rpc_reply
 from trio_mcp_resilient._scripted_records import SeenRequest
 from trio_mcp_resilient._scripted_session import Message, ScriptedSession
@@ -166,7 +167,10 @@ class Sessions:
         if seen.session_id is None:
             return self.missing_id
         live = {session.id: session for session in self.sessions}
-        return live.get(seen.session_id, self._refusal)
+        session = live.get(seen.session_id)
+        if session is None:
+            return self._refusal
+        return refuse_version(seen, self._versions) or session
 
     async def listening(self) -> ScriptedSession:
         """Wait until the only session's GET stream is open, and return that session."""
