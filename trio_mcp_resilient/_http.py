@@ -20,7 +20,7 @@ import trio
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._httpx_transport import TrioHTTPTransport, stage_of
+from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
 from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Stage, Wire, WireError
 
 MAX_REDIRECTS = 5
@@ -127,6 +127,7 @@ class PlainWire:
             body,
             # The standalone stream may be silent for as long as it likes.
             read_timeout=math.inf if method == "GET" else self._read_timeout,
+            write_timeout=self._read_timeout,
         )
         if any(name == b"set-cookie" for name, _ in response.headers):
             # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
@@ -208,11 +209,18 @@ class HttpxResponse:
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
         self._body: AsyncIterator[bytes] | None = None
+        # httpx reads through a tower of async generators, each of which Trio has to finalize when
+        # a body is left in its middle, as every answered event stream is. Ours can be read as is,
+        # unless a hook has read it already or there is something to decompress.
+        direct = None if "content-encoding" in response.headers else response.extensions.get(WIRE_RESPONSE)
+        self._direct: Response | None = None if response.is_stream_consumed else direct
         self.status = response.status_code
         self.headers: RawHeaders = [(name.lower(), value) for name, value in response.headers.raw]
 
     async def receive(self) -> bytes:
         """Return the next bytes of the body, decompressed, or `b""` at its end."""
+        if self._direct is not None:
+            return await self._direct.receive()
         if self._body is None:
             self._body = self._response.aiter_bytes()
         try:

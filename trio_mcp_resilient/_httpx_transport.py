@@ -31,6 +31,9 @@ from trio_mcp_resilient._wire import Stage, WireError
 
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
+WIRE_RESPONSE = "trio_mcp_resilient.response"
+"""The extension by which a response brings our own along, to be read without httpx's generators."""
+
 
 def stage_of(error: httpx.TransportError) -> Stage:
     """Return how far the request had got that failed with `error`.
@@ -115,7 +118,11 @@ class TrioHTTPTransport(httpx.AsyncBaseTransport):
             response.status,
             headers=list(response.headers),
             stream=_ResponseStream(response, request),
-            extensions={"http_version": b"HTTP/1.1", "reason_phrase": response.reason},
+            extensions={
+                "http_version": b"HTTP/1.1",
+                "reason_phrase": response.reason,
+                WIRE_RESPONSE: response,
+            },
         )
 
     def close(self) -> None:
