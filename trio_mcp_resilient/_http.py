@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -23,6 +24,8 @@ from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
 from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Stage, Wire, WireError
 
+ENDING_GRACE = 0.02
+"""How long an answer that is no longer wanted may take to end, in seconds."""
 MAX_REDIRECTS = 5
 FAREWELL_SECONDS = 1.0
 """How long a foreign transport may take to close a connection, since it may wait for its peer."""
@@ -235,6 +238,13 @@ class HttpxResponse:
 
     async def aclose(self) -> None:
         """Give the connection back, or close it."""
+        if self._body is not None:
+            # The end of the body is usually on its way, and with it the connection's next use. If
+            # it is not, this cancellation unwinds httpx's nested generators from the inside, which
+            # closing the outermost would not: they would be left to the garbage collector.
+            with trio.move_on_after(ENDING_GRACE, shield=True), suppress(httpx.HTTPError):
+                async for _ in self._body:
+                    pass
         # httpx's transports may do I/O here, and under a pending cancellation leave their pool
         # in disorder: so they get a moment in which nothing can be cancelled.
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
