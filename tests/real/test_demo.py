@@ -70,7 +70,9 @@ async def test_an_interrupted_demo_ends_its_server() -> None:
         while not server_pids(heard):
             heard += await process.stderr.receive_some()
         process.send_signal(signal.SIGINT)
-        assert await process.wait() == 130
+        # A shell sees 130 in both. Python prefers to die of the signal itself if that struck in code
+        # made from a string, such as the methods of a dataclass.
+        assert await process.wait() in (130, -signal.SIGINT)
     finally:
         process.kill()
     (pid,) = server_pids(heard)

@@ -17,8 +17,9 @@ from .servers import SSE_KINDS, Kind, RealServer, open_server
 pytestmark = [pytest.mark.real, pytest.mark.limit(60)]
 
 
-async def test_a_killed_and_restarted_server(server: RealServer) -> None:
-    async with open_client(server.url) as client:
+@pytest.mark.parametrize("get_stream", [True, False], ids=["stream", "no-stream"])
+async def test_a_killed_and_restarted_server(server: RealServer, get_stream: bool) -> None:
+    async with open_client(server.url, get_stream=get_stream) as client:
         await act(client, "before")
         await server.restart()
         await act(client, "after")
@@ -40,7 +41,8 @@ async def test_a_session_deleted_by_somebody_else(server: RealServer) -> None:
         await server.delete_session(server.newest_session)
         await client.list_tools()
         assert server.handshakes == 3
-        assert client.statistics().resends == 2
+        # Both met it themselves. The client's own look at what the new session offers may have, too.
+        assert client.statistics().resends >= 2
     assert server.executions() == Counter(["before", "after"])
 
 
