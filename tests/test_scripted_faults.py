@@ -135,6 +135,7 @@ async def test_an_idle_session_is_forgotten(autojump_clock: trio.testing.MockClo
         listener = await peer.another()
         await listener.send("GET")
         await trio.sleep(5000)
+        assert len(server.sessions) == 1
         server.cut_connections()
         await trio.sleep(1799)
         assert len(server.sessions) == 1

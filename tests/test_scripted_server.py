@@ -10,7 +10,7 @@ import mcp
 import pytest
 import trio
 import trio.testing
-from scripted_peer import ADD, ADDED, Peer, meet
+from scripted_peer import ADD, ADDED, Answer, Peer, meet
 
 from trio_mcp_resilient import testing
 from trio_mcp_resilient.testing import (
@@ -259,6 +259,8 @@ def test_what_the_tests_own_functions_raise_ends_the_block(where: str, error: ty
     def suspicious(*_: object) -> Any:
         raise error("never called with this")
 
+    survived: list[str] = []
+
     async def main() -> None:
         async with open_scripted_server() as server:
             peer = await meet(server)
@@ -270,7 +272,10 @@ def test_what_the_tests_own_functions_raise_ends_the_block(where: str, error: ty
                 server.answer(500, when=suspicious)
             else:
                 server.methods["tools/call"] = suspicious
-            answer = await peer.tool("suspicious")
+            await peer.send("POST", peer.tool_call("suspicious"))
+            await trio.sleep(1)
+            survived.append(where)
+            answer = await peer.receive(Answer())
             assert answer.messages[0]["result"]["isError"]
 
     # Not within a test's nursery: it would let a stray cancellation pass.
@@ -278,10 +283,13 @@ def test_what_the_tests_own_functions_raise_ends_the_block(where: str, error: ty
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     if where == "tool" and error is KeyError:
+        # This is the tool's own error, for the client to hear.
         run()
+        assert survived
         return
     with pytest.raises(BaseExceptionGroup if error is Fatal else error):
         run()
+    assert not survived
 
 
 async def test_cancelling_the_block_is_a_cancellation(autojump_clock: trio.testing.MockClock) -> None:

@@ -328,7 +328,7 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # Anything but cancellation here is no Exception, such as a KeyboardInterrupt, and wins.
-        if raised is None or isinstance(raised, trio.Cancelled) or group.split(trio.Cancelled)[1]:
+        if raised is None or group.split(trio.Cancelled)[1]:
             raise
     if server is not None and server.failure is not None:
         raise server.failure
