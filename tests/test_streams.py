@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from typing import Any
 
+import mcp_types as types
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.kit import add, open_pair, open_server, text, told
 from trio_mcp_resilient import Event, OutcomeUnknown, StreamGap, open_client
+from trio_mcp_resilient.testing import RpcError
 
 
 def gets(server: Any) -> list[Any]:
@@ -278,3 +282,173 @@ async def test_a_loss_after_progress_is_of_unknown_outcome(autojump_clock: MockC
             await add(client)
         assert await add(client) == "3"
         assert client.generation == 2
+
+
+# -- servers that resume badly ---------------------------------------------------------------------
+
+
+def sse(*events: tuple[str, str]) -> str:
+    return "".join(f"id: {event_id}\ndata: {data}\n\n" for event_id, data in events)
+
+
+def result(request_id: Any, said: str) -> str:
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": request_id, "result": {"content": [{"type": "text", "text": said}]}}
+    )
+
+
+async def test_a_resumed_stream_with_other_calls_answers_is_searched_for_our_own(
+    autojump_clock: MockClock,
+) -> None:
+    """As npm server-everything replays: the messages of every stream, other calls' answers included."""
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        asked: list[Any] = []
+
+        def cut_short(seen: Any) -> str:
+            asked.append(seen.rpc_id)
+            return sse(("1", ""))
+
+        def replay(seen: Any) -> str:
+            ours = asked[0]
+            return sse(
+                ("2", result(ours + 1000, "another call's")),
+                ("3", result(ours - 1, "an old one, again")),
+                ("4", result(ours, "ours")),
+                ("5", result(ours, "ours, twice")),
+            )
+
+        server.answer(200, cut_short, content_type="text/event-stream", when="tools/call")
+        server.answer(200, replay, content_type="text/event-stream", when="GET")
+        assert await add(client) == "ours"
+        assert [seen.last_event_id for seen in gets(server)] == ["1"]
+        assert len(server.posts("tools/call")) == 1
+
+
+async def test_a_resumed_stream_that_stays_silent_is_asked_again(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        asked: list[Any] = []
+
+        def cut_short(seen: Any) -> str:
+            asked.append(seen.rpc_id)
+            return sse(("1", ""))
+
+        server.answer(200, cut_short, content_type="text/event-stream", when="tools/call")
+        server.go_silent("after-head", when="GET")
+        server.answer(200, lambda seen: sse(("2", result(asked[0], "late"))), content_type="text/event-stream", when="GET")
+        began = trio.current_time()
+        assert await add(client) == "late"
+        assert len(gets(server)) == 2
+        assert trio.current_time() - began < 60
+
+
+async def test_a_server_that_always_ends_a_resumed_stream_is_given_up(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        server.answer(200, sse(("1", "")), content_type="text/event-stream", when="tools/call")
+        server.answer(200, "", content_type="text/event-stream", when="GET", times=float("inf"))
+        with pytest.raises(OutcomeUnknown):
+            await add(client)
+        assert 5 <= len(gets(server)) <= 10
+        pauses = [b.arrived_at - a.arrived_at for a, b in pairwise(gets(server))]
+        assert pauses == sorted(pauses)
+        assert pauses[-1] > 10
+
+
+@pytest.mark.parametrize("status", [400, 405, 500])
+async def test_a_server_that_cannot_resume_leaves_the_outcome_unknown(status: int, autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        server.answer(200, sse(("1", "")), content_type="text/event-stream", when="tools/call")
+        server.answer(status, "Invalid event ID format", when="GET", times=float("inf"))
+        with pytest.raises(OutcomeUnknown):
+            await add(client)
+        assert client.generation == 1
+        server.forget_script()
+        assert await add(client) == "3"
+
+
+async def test_the_servers_retry_is_never_undercut_by_the_standalone_stream(autojump_clock: MockClock) -> None:
+    async with open_server() as server:
+        server.answer(200, "retry: 20000\nid: 7\ndata: \n\n", content_type="text/event-stream", when="GET")
+        async with open_client(server.url, connect=server.connect):
+            await trio.sleep(60)
+        first, second = gets(server)[:2]
+        assert 20 <= second.arrived_at - first.arrived_at <= 20.2
+        assert second.last_event_id == "7"
+
+
+# -- bodies that take their time -------------------------------------------------------------------
+
+
+async def test_a_refusal_whose_body_never_comes_delays_no_sibling(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (server, client):
+        await client.list_tools()
+        server.lose_session()
+        server.go_silent("after-head", when=lambda seen: seen.tool == "add" and seen.params["arguments"]["a"] == 0)
+        began = trio.current_time()
+        took: dict[int, float] = {}
+
+        async def call(number: int) -> None:
+            assert await add(client, number, 0) == str(number)
+            took[number] = trio.current_time() - began
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(call, number)
+        assert [took[number] for number in range(1, 5)] == [0] * 4
+        # Its own verdict waits for the words, but not for long: the status says enough.
+        assert took[0] == pytest.approx(5)
+        assert server.handshakes == 2
+
+
+# -- what the server says and asks -----------------------------------------------------------------
+
+
+async def test_a_refused_notification_raises_nothing_and_condemns_the_session(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (server, client):
+        server.lose_session()
+        await client.session.send_notification(types.RootsListChangedNotification())
+        await client.wait_ready()
+        assert client.generation == 2
+        server.answer(500, "", when="notifications/roots/list_changed")
+        await client.session.send_notification(types.RootsListChangedNotification())
+        assert client.generation == 2
+
+
+async def test_a_handler_that_outlives_its_session_is_cancelled(autojump_clock: MockClock) -> None:
+    ended: list[str] = []
+
+    async def sample(context: Any, params: Any) -> types.CreateMessageResult:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("cancelled")
+
+    async with open_pair(sampling_callback=sample) as (server, client):
+
+        async def ask() -> None:
+            with pytest.raises(RpcError):
+                await server.request("sampling/createMessage", {"messages": [], "maxTokens": 1})
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            assert ended == []
+            server.lose_session(streams="cut")
+            await add(client)
+            await wait_all_tasks_blocked()
+            assert ended == ["cancelled"]
+
+
+async def test_a_session_made_in_vain_is_deleted(autojump_clock: MockClock) -> None:
+    async with open_server() as server:
+        held = server.hold("notifications/initialized")
+        with trio.move_on_after(5):
+            async with open_client(server.url, connect=server.connect):
+                pytest.fail("it was cancelled on the way")
+        held.release()
+        await wait_all_tasks_blocked()
+        assert server.sessions == []
+        assert len(server.deleted) == 1
