@@ -28,10 +28,21 @@ def test_ipv6_and_default_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "mcp", "/mcp", "ftp://h/x", "http:///x", "http://u:p@h/", "http://h/a b", "http://h/\u00e4", "http://h:99999/"]
+    "wrong",
+    [
+        "",
+        "mcp",
+        "/mcp",
+        "ftp://h/x",
+        "http:///x",
+        "http://u:p@h/",
+        "http://h/a b",
+        "http://h/\u00e4",
+        "http://h:99999/",
+    ],
 )
 def test_what_is_no_endpoint_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"endpoint|credentials|[Pp]ort"):
         Endpoint.parse(wrong)
 
 

@@ -22,7 +22,9 @@ EVIDENCE = Evidence(3, "#1a2b3c4d", "POST tools/call answered 404", 404, "Sessio
 
 
 def test_the_text_names_session_evidence_and_reconnect() -> None:
-    error = SessionLost("tools/call was not executed", evidence=EVIDENCE, recovery=Recovery(4, 1.25, "refused"))
+    error = SessionLost(
+        "tools/call was not executed", evidence=EVIDENCE, recovery=Recovery(4, 1.25, "refused")
+    )
     assert str(error) == (
         "tools/call was not executed; "
         'evidence: POST tools/call answered 404: "Session not found" (session #1a2b3c4d, generation 3); '
@@ -37,7 +39,13 @@ def test_a_single_attempt_and_a_session_without_id_read_well() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "executed"),
-    [(SessionLost, False), (ConnectionLost, False), (GaveUp, False), (HandshakeFailed, False), (OutcomeUnknown, None)],
+    [
+        (SessionLost, False),
+        (ConnectionLost, False),
+        (GaveUp, False),
+        (HandshakeFailed, False),
+        (OutcomeUnknown, None),
+    ],
 )
 def test_each_says_whether_it_ran(kind: type[ResilientError], executed: bool | None) -> None:
     assert kind("x").executed is executed
@@ -53,7 +61,11 @@ def test_a_refusal_is_an_mcp_error_too() -> None:
 
 
 def test_all_errors_have_one_base_and_show_their_public_path() -> None:
-    errors = [value for value in vars(trio_mcp_resilient).values() if isinstance(value, type) and issubclass(value, Exception)]
+    errors = [
+        value
+        for value in vars(trio_mcp_resilient).values()
+        if isinstance(value, type) and issubclass(value, Exception)
+    ]
     assert len(errors) == 7
     for error in errors:
         assert issubclass(error, ResilientError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from itertools import pairwise
 
 import pytest
 import trio
@@ -22,7 +23,9 @@ async def test_every_kind_of_event_is_told_and_every_move_is_legal(autojump_cloc
         await client.list_tools()
         await client.session.set_logging_level("warning")
         error = {"code": -32601, "message": "Method not found"}
-        server.answer(200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}, when="logging/setLevel")
+        server.answer(
+            200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}, when="logging/setLevel"
+        )
         server.remove_tool("slow")
         server.lose_session()
         await add(client)
@@ -43,10 +46,10 @@ async def test_every_kind_of_event_is_told_and_every_move_is_legal(autojump_cloc
     assert kinds == set(typing.get_args(Event))
     moves = [(event.before, event.after) for event in told(events, StateChanged)]
     assert all(after in TRANSITIONS[before] for before, after in moves)
-    assert all(one[1] is other[0] for one, other in zip(moves, moves[1:], strict=False))
+    assert all(one[1] is other[0] for one, other in pairwise(moves))
     assert moves[0] == (State.CONNECTING, State.READY)
     assert moves[-1][1] is State.CLOSED
-    assert {move for move in moves} >= {
+    assert set(moves) >= {
         (State.READY, State.RECOVERING),
         (State.RECOVERING, State.READY),
         (State.RECOVERING, State.DORMANT),

@@ -33,7 +33,9 @@ class Bearer(httpx.Auth):
             yield request
 
 
-async def test_headers_are_sent_with_every_request_and_override_the_defaults(autojump_clock: MockClock) -> None:
+async def test_headers_are_sent_with_every_request_and_override_the_defaults(
+    autojump_clock: MockClock,
+) -> None:
     headers = {"X-Tenant": "blue", "User-Agent": "app/1"}
     async with open_server() as server:
         async with open_client(server.url, connect=server.connect, headers=headers) as client:
@@ -94,7 +96,9 @@ class Broken(httpx.Auth):
 
 async def test_what_an_auth_flow_raises_reaches_the_caller_as_itself(autojump_clock: MockClock) -> None:
     async with open_server() as server:
-        async with open_client(server.url, connect=server.connect, auth=Broken(3), get_stream=False) as client:
+        async with open_client(
+            server.url, connect=server.connect, auth=Broken(3), get_stream=False
+        ) as client:
             with pytest.raises(LookupError, match="no credentials"):
                 await add(client)
             assert client.generation == 1
@@ -157,7 +161,9 @@ async def test_a_compressed_answer_is_read(autojump_clock: MockClock) -> None:
             async with open_client(server.url, http_client=http, get_stream=False) as client:
                 await client.list_tools()
                 headers = {"content-encoding": "gzip"}
-                server.answer(200, packed, content_type="application/json", headers=headers, when="tools/call")
+                server.answer(
+                    200, packed, content_type="application/json", headers=headers, when="tools/call"
+                )
                 result = await client.call_tool("add", {"a": 1, "b": 2})
                 assert result.content[0].text == "zipped"  # type: ignore[union-attr]
 
@@ -184,7 +190,9 @@ async def test_a_redirect_within_the_origin_keeps_the_method_and_is_remembered(
     plain: bool, status: int, autojump_clock: MockClock
 ) -> None:
     async with open_server() as server:
-        server.answer(status, "", headers={"location": "/mcp"}, when=lambda seen: seen.target == "/old", times=9)
+        server.answer(
+            status, "", headers={"location": "/mcp"}, when=lambda seen: seen.target == "/old", times=9
+        )
         url = server.url.replace("/mcp", "/old")
         auth = None if plain else Bearer()
         async with open_client(url, connect=server.connect, auth=auth, get_stream=False) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 import pytest
 from trio.testing import MockClock
 
@@ -32,7 +31,9 @@ def raises(facts: Facts) -> Verdict:
         (raises, LOST, Verdict.SESSION_LOST),
     ],
 )
-def test_who_decides(detect: Callable[[Facts], Verdict | None] | None, facts: Facts, verdict: Verdict) -> None:
+def test_who_decides(
+    detect: Callable[[Facts], Verdict | None] | None, facts: Facts, verdict: Verdict
+) -> None:
     assert Judge(detect).verdict(facts) is verdict
 
 
@@ -52,7 +53,11 @@ async def test_a_dialect_of_the_applications_own(autojump_clock: MockClock) -> N
         server.answer(418, "gone fishing", when="tools/call")
         assert await add(client) == "3"
         assert client.generation == 2
-        assert (seen[0].http_method, seen[0].rpc_method, seen[0].body) == ("POST", "tools/call", b"gone fishing")
+        assert (seen[0].http_method, seen[0].rpc_method, seen[0].body) == (
+            "POST",
+            "tools/call",
+            b"gone fishing",
+        )
 
 
 async def test_without_it_the_same_answer_is_a_refusal(autojump_clock: MockClock) -> None:

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from tests.kit import STEADY, add, open_pair, open_server
-from trio_mcp_resilient import Client, OutcomeUnknown, State, open_client
+from trio_mcp_resilient import Client, GaveUp, OutcomeUnknown, State, open_client
 from trio_mcp_resilient.testing import ScriptedServer
 
 
@@ -222,7 +222,9 @@ async def test_cancelled_at_every_checkpoint(name: str, lost: bool, autojump_clo
         server.resource("memo://one", "text of one")
         server.prompt("greet", "hello {name}")
         leaks = Leaks(server)
-        async with open_client(server.url, connect=server.connect, get_stream=False, backoff=STEADY) as client:
+        async with open_client(
+            server.url, connect=server.connect, get_stream=False, backoff=STEADY
+        ) as client:
             for k in range(1, 200):
                 if lost:
                     server.lose_session()
@@ -252,9 +254,9 @@ async def test_opening_cancelled_at_every_checkpoint(up: bool, autojump_clock: M
         for k in range(1, 200):
             try:
                 cut = await cancelled_at(k, open_and_close)
-            except Exception as error:
-                assert not up, error
-                break
+            except GaveUp:
+                # It was let wait for the whole budget.
+                cut = False
             await wait_all_tasks_blocked()
             # A handshake that was cut may leave a session that only the server knows of.
             server.lose_session()

@@ -209,7 +209,9 @@ async def test_a_second_loss_surfaces_instead_of_looping(autojump_clock: MockClo
         assert await add(client) == "3"
 
 
-async def test_the_error_names_session_evidence_and_reconnect_and_no_secret(autojump_clock: MockClock) -> None:
+async def test_the_error_names_session_evidence_and_reconnect_and_no_secret(
+    autojump_clock: MockClock,
+) -> None:
     async with open_pair(get_stream=False) as (server, client):
         session_id = server.sessions[0].id
         server.lose_session()
@@ -235,7 +237,11 @@ async def test_an_ordinary_mcp_error_is_unchanged(autojump_clock: MockClock) -> 
     async with open_pair(get_stream=False) as (server, client):
         server.answer(
             200,
-            lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": {"code": -32602, "message": "bad", "data": 7}},
+            lambda seen: {
+                "jsonrpc": "2.0",
+                "id": seen.rpc_id,
+                "error": {"code": -32602, "message": "bad", "data": 7},
+            },
             when="tools/call",
         )
         with pytest.raises(MCPError) as caught:
@@ -262,7 +268,11 @@ async def test_a_400_for_a_bad_argument_is_unchanged(autojump_clock: MockClock) 
     async with open_pair(get_stream=False) as (server, client):
         server.answer(
             400,
-            lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": {"code": -32602, "message": "no such argument"}},
+            lambda seen: {
+                "jsonrpc": "2.0",
+                "id": seen.rpc_id,
+                "error": {"code": -32602, "message": "no such argument"},
+            },
             when="tools/call",
         )
         with pytest.raises(MCPError, match="no such argument"):
@@ -274,7 +284,11 @@ async def test_a_404_that_says_method_not_found_is_unchanged(autojump_clock: Moc
     async with open_pair(get_stream=False) as (server, client):
         server.answer(
             404,
-            lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": {"code": -32601, "message": "Method not found"}},
+            lambda seen: {
+                "jsonrpc": "2.0",
+                "id": seen.rpc_id,
+                "error": {"code": -32601, "message": "Method not found"},
+            },
             when="tools/call",
         )
         with pytest.raises(MCPError, match="Method not found") as caught:
@@ -296,7 +310,12 @@ async def test_failed_authentication_is_unchanged(status: int, autojump_clock: M
 async def test_a_500_may_have_run_and_is_not_sent_again(autojump_clock: MockClock) -> None:
     async with open_pair(get_stream=False) as (server, client):
         error = {"code": -32603, "message": "Session terminated before the request completed"}
-        server.answer(500, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}, when="tools/call", ran=True)
+        server.answer(
+            500,
+            lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error},
+            when="tools/call",
+            ran=True,
+        )
         with pytest.raises(OutcomeUnknown) as caught:
             await add(client)
         assert caught.value.executed is None

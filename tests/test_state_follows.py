@@ -50,8 +50,14 @@ async def test_what_the_new_session_negotiated_is_visible_and_used(autojump_cloc
 
 async def test_an_unsupported_version_fails_clearly(autojump_clock: MockClock) -> None:
     async with open_pair(get_stream=False) as (server, client):
-        result = {"protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
-        server.answer(200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "result": result}, when="initialize")
+        result = {
+            "protocolVersion": "1999-01-01",
+            "capabilities": {},
+            "serverInfo": {"name": "s", "version": "1"},
+        }
+        server.answer(
+            200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "result": result}, when="initialize"
+        )
         server.lose_session()
         with pytest.raises(Exception, match="protocol version '1999-01-01'"):
             await add(client)
@@ -89,7 +95,9 @@ async def test_a_failure_to_restore_is_told_and_not_fatal(autojump_clock: MockCl
         await client.session.set_logging_level("warning")
         server.lose_session()
         error = {"code": -32601, "message": "Method not found"}
-        server.answer(200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}, when="logging/setLevel")
+        server.answer(
+            200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}, when="logging/setLevel"
+        )
         assert await add(client) == "3"
         assert told(events, RestoreFailed) == [RestoreFailed(2, "logging/setLevel", "Method not found")]
 
@@ -128,7 +136,9 @@ async def test_roots_are_announced_again_where_declared(autojump_clock: MockCloc
         assert notice.session_id == server.sessions[0].id
 
 
-async def test_requests_of_the_server_are_answered_on_the_session_that_asked(autojump_clock: MockClock) -> None:
+async def test_requests_of_the_server_are_answered_on_the_session_that_asked(
+    autojump_clock: MockClock,
+) -> None:
     gate = trio.Event()
 
     async def sample(context: Any, params: Any) -> types.CreateMessageResult:

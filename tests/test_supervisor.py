@@ -183,7 +183,9 @@ async def test_late_news_of_an_old_generation_changes_nothing(autojump_clock: Mo
         assert len(rig.world.handshakes) == 2
 
 
-async def test_a_report_is_synchronous_so_nobody_sees_the_dead_session_again(autojump_clock: MockClock) -> None:
+async def test_a_report_is_synchronous_so_nobody_sees_the_dead_session_again(
+    autojump_clock: MockClock,
+) -> None:
     async with open_rig() as rig:
         first = await rig.ready()
         rig.lose(first)
@@ -311,7 +313,9 @@ async def test_a_doubted_session_is_asked_until_the_server_is_back(autojump_cloc
         assert [at - began for at in rig.world.probes] == pytest.approx([0, 1, 3])
 
 
-async def test_a_doubted_session_that_is_gone_is_replaced_in_the_same_attempt(autojump_clock: MockClock) -> None:
+async def test_a_doubted_session_that_is_gone_is_replaced_in_the_same_attempt(
+    autojump_clock: MockClock,
+) -> None:
     async with open_rig() as rig:
         first = await rig.ready()
         began = trio.current_time()
@@ -344,7 +348,9 @@ async def test_invalidate_replaces_a_live_session(autojump_clock: MockClock) -> 
         assert [event.reason for event in rig.told(SessionEnded)] == [EndReason.INVALIDATED]
 
 
-async def test_a_session_lost_before_it_was_published_is_an_attempt_that_failed(autojump_clock: MockClock) -> None:
+async def test_a_session_lost_before_it_was_published_is_an_attempt_that_failed(
+    autojump_clock: MockClock,
+) -> None:
     world = World()
     async with open_rig(world) as rig:
         lost_once: list[bool] = []

@@ -82,9 +82,7 @@ def media_type(response: Response) -> str:
     return header(response, b"content-type").partition(";")[0].strip().lower()
 
 
-async def read_answer(
-    response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
-) -> Answer:
+async def read_answer(response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor) -> Answer:
     """Read a 2xx answer up to the one message that answers `request_id`.
 
     Args:
@@ -119,9 +117,7 @@ async def _from_body(response: Response, request_id: RequestId, deliver: Deliver
     return answer
 
 
-async def _from_stream(
-    response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
-) -> Answer:
+async def _from_stream(response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor) -> Answer:
     odd = b""
     chatter = False
     decoder = SSEDecoder(MAX_MESSAGE_BYTES)

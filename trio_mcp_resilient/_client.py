@@ -6,10 +6,10 @@ from typing import Any, final
 
 import mcp_types as types
 import trio
-from mcp_types import RequestParamsMeta
-
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import RequestParamsMeta
+
 from trio_mcp_resilient._dispatcher import resend_override
 from trio_mcp_resilient._policy import Resend
 from trio_mcp_resilient._states import State
@@ -34,9 +34,7 @@ class Client:
     background, and whether it ran is not known. Every request method is a checkpoint.
     """
 
-    def __init__(
-        self, session: ClientSession, supervisor: Supervisor, counters: Counters, name: str
-    ) -> None:
+    def __init__(self, session: ClientSession, supervisor: Supervisor, counters: Counters, name: str) -> None:
         self._session = session
         self._supervisor = supervisor
         self._counters = counters
@@ -144,7 +142,9 @@ class Client:
         finally:
             resend_override.reset(token)
 
-    async def list_tools(self, *, params: types.PaginatedRequestParams | None = None) -> types.ListToolsResult:
+    async def list_tools(
+        self, *, params: types.PaginatedRequestParams | None = None
+    ) -> types.ListToolsResult:
         """List the server's tools, one page."""
         return await self._session.list_tools(params=params)
 

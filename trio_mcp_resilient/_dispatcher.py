@@ -18,10 +18,10 @@ from typing import Any
 
 import anyio.abc
 import trio
-from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
-
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
+
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery
 from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed, Watcher
 from trio_mcp_resilient._generation import Generation
@@ -293,10 +293,14 @@ def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, k
     headers = opts.get("headers")
     # The session stamps the version it last knew; what counts is the version of the generation
     # that the request really goes out on.
-    extra = () if not headers else tuple(
-        (name.lower().encode("ascii"), value.encode("ascii"))
-        for name, value in headers.items()
-        if name.lower().encode("ascii") != VERSION_HEADER
+    extra = (
+        ()
+        if not headers
+        else tuple(
+            (name.lower().encode("ascii"), value.encode("ascii"))
+            for name, value in headers.items()
+            if name.lower().encode("ascii") != VERSION_HEADER
+        )
     )
     return Call(
         method=method,
@@ -307,4 +311,3 @@ def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, k
         cancellable=opts.get("cancel_on_abandon", True),
         key=key,
     )
-

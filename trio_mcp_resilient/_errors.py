@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mcp_types import INTERNAL_ERROR
-
 from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class StreamGap:
 
 @dataclass(frozen=True)
 class RestoreFailed:
-    """Something that was set on the lost session could not be set on the new one, which is used all the same."""
+    """What was set on the lost session could not be set on the new one, which is used all the same."""
 
     generation: int
     method: str

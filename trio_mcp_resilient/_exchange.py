@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
+
 from trio_mcp_resilient._answers import Answer, Cursor, Deliver, header, media_type, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence, RequestRefused
 from trio_mcp_resilient._handshake import retry_after
-from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode
+from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._outcome import Fate, Outcome
 from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Wire, WireError
@@ -124,7 +125,11 @@ class Exchange:
     ) -> tuple[Verdict, Evidence]:
         content_type = header(response, b"content-type")
         verdict = self._verdict(http_method, method, response, body, content_type)
-        what = f"{http_method} {method} answered {response.status}" if method else f"GET answered {response.status}"
+        what = (
+            f"{http_method} {method} answered {response.status}"
+            if method
+            else f"GET answered {response.status}"
+        )
         return verdict, self._evidence(what, response, body)
 
     def _verdict(

@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass
 
 import trio
-
 from mcp.shared.dispatcher import ProgressFnT
+
 from trio_mcp_resilient._errors import Evidence
 from trio_mcp_resilient._jsonrpc import RequestId
 

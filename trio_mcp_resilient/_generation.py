@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 import trio
-
 from mcp.shared.dispatcher import ProgressFnT, coerce_request_id
+
 from trio_mcp_resilient._answers import Cursor
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence
@@ -38,6 +38,7 @@ from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import RawHeaders, Wire, WireError
 
 logger = logging.getLogger("trio_mcp_resilient")
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -195,9 +196,7 @@ class Generation:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 flight.sent = True
                 deliver, cursor = partial(self._router.deliver, flight=flight), Cursor()
-                outcome = await self._exchange.request(
-                    method, request_id, body, headers, deliver, cursor
-                )
+                outcome = await self._exchange.request(method, request_id, body, headers, deliver, cursor)
                 if outcome.fate is Fate.UNKNOWN and cursor.last_event_id:
                     return await resume(self._exchange, method, flight, deliver, cursor, outcome)
                 return outcome

@@ -86,7 +86,7 @@ def _encode(headers: Mapping[str, str]) -> RawHeaders:
     """Encode header fields, refusing what could smuggle in a second one."""
     fields: list[tuple[bytes, bytes]] = []
     for name, value in headers.items():
-        if not name.isascii() or not name or any(c <= " " or c in ':\x7f' for c in name):
+        if not name.isascii() or not name or any(c <= " " or c in ":\x7f" for c in name):
             raise ValueError(f"{name!r} is not a header name")
         if any(c in "\r\n\0" for c in value):
             raise ValueError(f"the value of header {name!r} has a line break or NUL in it")

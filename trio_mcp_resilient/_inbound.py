@@ -13,12 +13,18 @@ from typing import Any, Protocol
 
 import anyio
 import trio
-from mcp_types import INTERNAL_ERROR, ErrorData
-
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, Outbound
-from mcp.shared.dispatcher import run_notify_intercept
+from mcp.shared.dispatcher import (
+    CallOptions,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    Outbound,
+    run_notify_intercept,
+)
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp.shared.transport_context import TransportContext
+from mcp_types import INTERNAL_ERROR, ErrorData
+
 from trio_mcp_resilient._jsonrpc import Notification, Request, RequestId, encode_error, encode_result
 
 logger = logging.getLogger("trio_mcp_resilient")
@@ -44,7 +50,9 @@ class Asker(Protocol):
 class InboundContext:
     """The SDK's `DispatchContext` for one inbound message."""
 
-    def __init__(self, back: Outbound, request_id: RequestId | None, progress_token: RequestId | None) -> None:
+    def __init__(
+        self, back: Outbound, request_id: RequestId | None, progress_token: RequestId | None
+    ) -> None:
         self._back = back
         self._progress_token = progress_token
         self.request_id = request_id
@@ -70,7 +78,12 @@ class InboundContext:
         if self._progress_token is None:
             await trio.lowlevel.checkpoint()
             return
-        params = {"progressToken": self._progress_token, "progress": progress, "total": total, "message": message}
+        params = {
+            "progressToken": self._progress_token,
+            "progress": progress,
+            "total": total,
+            "message": message,
+        }
         known = {name: value for name, value in params.items() if value is not None}
         await self._back.notify("notifications/progress", known)
 

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import httpx
 import mcp_types as types
 import trio
-
 from mcp.client.session import (
     ClientSession,
     ElicitationFnT,
@@ -21,6 +20,7 @@ from mcp.client.session import (
     SamplingFnT,
 )
 from mcp.shared.exceptions import MCPError
+
 from trio_mcp_resilient._client import Client
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._dispatcher import ResilientDispatcher

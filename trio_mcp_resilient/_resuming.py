@@ -110,4 +110,3 @@ async def _once(
         return None
     finally:
         await response.aclose()
-

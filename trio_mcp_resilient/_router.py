@@ -11,8 +11,8 @@ import logging
 from functools import partial
 
 import trio
-
 from mcp.shared.dispatcher import ProgressFnT, coerce_request_id
+
 from trio_mcp_resilient._flight import Flight
 from trio_mcp_resilient._inbound import Asker, Inbound
 from trio_mcp_resilient._jsonrpc import Message, Notification, Request, RequestId

@@ -17,7 +17,14 @@ import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError
-from trio_mcp_resilient._events import Flapping, RecoveryFailed, SessionEnded, SessionStarted, StateChanged, Watcher
+from trio_mcp_resilient._events import (
+    Flapping,
+    RecoveryFailed,
+    SessionEnded,
+    SessionStarted,
+    StateChanged,
+    Watcher,
+)
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
@@ -48,7 +55,7 @@ class Series:
 
     def so_far(self) -> Recovery:
         """Return how it went until now."""
-        last = str(self.errors[-1]) if self.errors and not self.done.is_set() or self.failure else ""
+        last = str(self.errors[-1]) if (self.errors and not self.done.is_set()) or self.failure else ""
         return Recovery(self.attempts, trio.current_time() - self._began, last)
 
 
