@@ -13,7 +13,16 @@ import nox
 nox.needs_version = ">=2025.2.9"
 nox.options.reuse_venv = "yes"
 # Cheap ones first; all run, also after one has failed.
-nox.options.sessions = ["lint", "typing", "typing_legacy", "docs", "minimal", "package", "tests"]
+nox.options.sessions = [
+    "lint",
+    "typing",
+    "typing_legacy",
+    "docs",
+    "minimal",
+    "package",
+    "tests",
+    "conformance",
+]
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml("pyproject.toml")
@@ -22,6 +31,9 @@ TYPED = [PACKAGE, "tests/typing/api.py"]
 
 OLD_SDK = "mcp==1.30.0"
 """The last SDK of the 1.x line, whose servers are still everywhere."""
+
+# The suite needs a newer node than many machines have; npm has that too.
+CONFORMANCE_SUITE = ["node@22", "@modelcontextprotocol/conformance@0.2.0-alpha.12"]
 
 FLAKE8_ASYNC = [
     "flake8",
@@ -173,3 +185,21 @@ def python_with_old_sdk(session: nox.Session) -> str:
         session.run("python", "-m", "venv", str(folder))
     session.run(str(python), "-m", "pip", "install", "--quiet", OLD_SDK, "uvicorn", external=True)
     return str(python)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """The public conformance suite, on the client and on the scripted server."""
+    session.install("-e", ".")
+    folder = npm_install(session, "suite", CONFORMANCE_SUITE)
+    session.run("python", "tests/conformance/run.py", str(folder), *session.posargs)
+
+
+def npm_install(session: nox.Session, name: str, packages: list[str]) -> Path:
+    """Install npm packages of exact versions into a folder of the session's own; return the folder."""
+    folder = Path(session.create_tmp()).absolute() / name
+    quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+    session.run(
+        "npm", "install", *quiet, "--prefer-offline", "--prefix", str(folder), *packages, external=True
+    )
+    return folder
