@@ -108,14 +108,15 @@ class PlainWire:
 
     async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
         """Send a request, following redirects that stay on the origin and keep the method."""
+        response = await self._send_once(method, headers, body)
         for _ in range(MAX_REDIRECTS):
-            response = await self._send_once(method, headers, body)
             there = _redirect(self._endpoint, method, response)
             if there is None:
                 break
             await response.aclose()
             # Remembered, so that only the first request of a generation makes the detour.
             self._endpoint = there
+            response = await self._send_once(method, headers, body)
         return response
 
     async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response:
@@ -172,13 +173,14 @@ class HttpxWire:
 
     async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
         """Send a request, following redirects that stay on the origin and keep the method."""
+        response = await self._send_once(method, headers, body)
         for _ in range(MAX_REDIRECTS):
-            response = await self._send_once(method, headers, body)
             there = _redirect(self._endpoint, method, response)
             if there is None:
                 break
             await response.aclose()
             self._endpoint = there
+            response = await self._send_once(method, headers, body)
         return response
 
     async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> HttpxResponse:

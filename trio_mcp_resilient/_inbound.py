@@ -148,6 +148,8 @@ class Inbound:
 
 
 def _progress_token(params: Mapping[str, Any] | None) -> RequestId | None:
-    meta = (params or {}).get("_meta")
-    token = meta.get("progressToken") if isinstance(meta, Mapping) else None
-    return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+    match params:
+        case {"_meta": {"progressToken": str() | int() as token}} if not isinstance(token, bool):
+            return token
+        case _:
+            return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import trio
 
@@ -65,10 +65,14 @@ def _sort(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, list
     for member in group.exceptions:
         if isinstance(member, trio.Cancelled):
             cancelled = member
-        elif isinstance(member, BaseExceptionGroup) and member.split(trio.Cancelled)[1] is None:
-            cancelled = _sort(member)[0]
-        else:
+        elif not isinstance(member, BaseExceptionGroup):
             real.append(member)
+        else:
+            inner = cast("BaseExceptionGroup[BaseException]", member)
+            if inner.split(trio.Cancelled)[1] is None:
+                cancelled = _sort(inner)[0]
+            else:
+                real.append(inner)
     return cancelled, real
 
 

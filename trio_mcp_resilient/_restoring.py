@@ -19,10 +19,10 @@ class SessionState:
     """What was set on the session and succeeded, and the tools as they were last listed."""
 
     log_level: dict[str, Any] | None = None
-    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     tools: dict[str, dict[str, Any]] | None = None
     """By name, as of the last whole listing; None if they were never listed."""
-    _pages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _pages: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def observe(
         self, method: str, params: Mapping[str, Any], result: Mapping[str, Any]
@@ -49,8 +49,11 @@ class SessionState:
         if "cursor" not in params:
             self._pages = {}
         for tool in result.get("tools") or ():
-            if isinstance(tool, dict) and isinstance(tool.get("name"), str):
-                self._pages[tool["name"]] = tool
+            match tool:
+                case {"name": str() as name}:
+                    self._pages[name] = tool
+                case _:
+                    continue
         if result.get("nextCursor") is not None:
             return None
         before, now = self.tools, self._pages
@@ -66,8 +69,11 @@ class SessionState:
         """Whether the server's annotations say that calling this tool again does no harm."""
         if tool is None:
             return False
-        hints = ((self.tools or {}).get(tool) or {}).get("annotations") or {}
-        return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+        match (self.tools or {}).get(tool):
+            case {"annotations": {"readOnlyHint": True} | {"idempotentHint": True}}:
+                return True
+            case _:
+                return False
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> ToolsChanged | None:
