@@ -40,10 +40,10 @@ PUBLIC = {
     "StreamGap",
     "RestoreFailed",
     "ToolsChanged",
-    "Facts",
     "Flapping",
-    # The detector, for people with a session of their own.
+    # The detector: for `detect`, and for people with a session of their own.
     "classify",
+    "Facts",
     "Verdict",
     "is_session_terminated",
     # The HTTP transport, useful alone.

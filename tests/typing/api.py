@@ -22,6 +22,7 @@ from trio_mcp_resilient import (
     ConnectionLost,
     Event,
     Evidence,
+    Facts,
     Flapping,
     GaveUp,
     HandshakeFailed,
@@ -59,6 +60,12 @@ async def connect(host: str, port: int) -> trio.SocketStream:
     return await trio.open_tcp_stream(host, port)
 
 
+def detect(facts: Facts) -> Verdict | None:
+    assert_type(facts.status, int)
+    assert_type(facts.body, bytes)
+    return Verdict.SESSION_LOST if facts.session_id_sent and facts.status == 440 else None
+
+
 async def progress(progress: float, total: float | None, message: str | None) -> None: ...
 
 
@@ -79,6 +86,7 @@ async def opens_with_everything(sampling: SamplingFnT) -> None:
         resend=Resend.IDEMPOTENT,
         keepalive=300.0,
         call_keys=True,
+        detect=detect,
         on_event=watch,
         client_info=mcp_types.Implementation(name="app", version="1"),
         sampling_callback=sampling,
