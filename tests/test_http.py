@@ -237,3 +237,28 @@ async def test_httpx_own_transport_works_over_a_real_socket() -> None:
                 server.lose_session()
                 assert await add(client) == "3"
                 assert server.handshakes == 2
+
+
+async def test_what_the_users_connect_raises_reaches_the_caller_as_itself(autojump_clock: MockClock) -> None:
+    async with open_server() as server:
+        broken = False
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            if broken:
+                raise LookupError("no tunnel")
+            return await server.connect(host, port)
+
+        async with open_client(server.url, connect=connect) as client:
+            await client.list_tools()
+            broken = True
+            server.cut_connections()
+            with pytest.raises(LookupError, match="no tunnel"):
+                await add(client)
+            # The stream met the same, and the client is none the worse for it.
+            await trio.sleep(5)
+            broken = False
+            assert await add(client) == "3"
+        broken = True
+        with pytest.raises(HandshakeFailed, match="LookupError"):
+            async with open_client(server.url, connect=connect):
+                pytest.fail("there is no session to work with")

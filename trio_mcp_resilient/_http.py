@@ -124,15 +124,21 @@ class PlainWire:
         fields = (*self._fields, *headers)
         if self._cookies:
             fields = (*fields, *self._cookie_header())
-        response = await self._connections.request(
-            endpoint,
-            method,
-            fields,
-            body,
-            # The standalone stream may be silent for as long as it likes.
-            read_timeout=math.inf if method == "GET" else self._read_timeout,
-            write_timeout=self._read_timeout,
-        )
+        try:
+            response = await self._connections.request(
+                endpoint,
+                method,
+                fields,
+                body,
+                # The standalone stream may be silent for as long as it likes.
+                read_timeout=math.inf if method == "GET" else self._read_timeout,
+                write_timeout=self._read_timeout,
+            )
+        except WireError:
+            raise
+        except Exception as error:
+            # The user's `connect` raised something that no stream raises.
+            raise HookFailed(error) from error
         if any(name == b"set-cookie" for name, _ in response.headers):
             # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
             told = httpx.Response(200, headers=list(response.headers), request=self._as_httpx())

@@ -35,6 +35,9 @@ from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import Supervisor
 
+MAX_PAGES = 1000
+"""How far a listing is followed; a hostile server may have a next page for ever."""
+
 logger = logging.getLogger("trio_mcp_resilient")
 
 
@@ -214,7 +217,7 @@ async def _list_again(session: ClientSession) -> None:
     """
     params: types.PaginatedRequestParams | None = None
     try:
-        while True:
+        for _ in range(MAX_PAGES):
             page = await session.list_tools(params=params)
             if page.next_cursor is None:
                 return

@@ -31,7 +31,8 @@ class Statistics:
     handshakes: int
     """Handshakes begun, those that failed included."""
     calls: int
-    """Requests of the application, whatever became of them."""
+    """Requests, whatever became of them: those of the SDK's session and the listing of a new
+    session's tools included, handshakes, probes and what restores a session not."""
     outcome_unknown: int
     """Requests that ended in `OutcomeUnknown`."""
     last_recovery_seconds: float | None

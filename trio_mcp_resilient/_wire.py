@@ -49,10 +49,10 @@ class WireError(Exception):
 
 
 class HookFailed(WireError):
-    """The user's own part in the exchange raised: an auth flow or an event hook."""
+    """The user's own part in the exchange raised: `connect`, an auth flow or an event hook."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(Stage.NOT_CONNECTED, f"{type(cause).__name__} in an auth flow or event hook")
+        super().__init__(Stage.NOT_CONNECTED, f"{type(cause).__name__} in the application's own hook")
         self.cause = cause
         """What it raised, and what the caller of the request gets."""
 
