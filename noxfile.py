@@ -203,3 +203,22 @@ def npm_install(session: nox.Session, name: str, packages: list[str]) -> Path:
         "npm", "install", *quiet, "--prefer-offline", "--prefix", str(folder), *packages, external=True
     )
     return folder
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure every peer and ourselves, in one run: `nox -s bench`, or `nox -s bench -- --quick`.
+
+    Prints the tables and saves them below docs/_build/benchmarks. Wants an idle machine.
+    """
+    session.install("-e", ".", *group("bench"))
+    pythons: list[str] = []
+    # Each of these wants a version of the SDK, or of its companions, of its own.
+    for name, requirement in (("mcp1", OLD_SDK), ("fastmcp", "fastmcp==4.2.3")):
+        folder = Path(session.create_tmp()).absolute() / name
+        python = folder / "bin" / "python"
+        if not python.exists():
+            session.run("python", "-m", "venv", str(folder))
+        session.run(str(python), "-m", "pip", "install", "--quiet", requirement, external=True)
+        pythons.append(f"--python={name}={python}")
+    session.run("python", "-m", "tests.benchmarks", *pythons, *session.posargs)

@@ -5,7 +5,7 @@
 It prints its port and serves on loopback until it is ended. `POST /mcp` speaks MCP 2025-11-25
 with sessions and a standalone stream. Beside it, for whoever measures:
 
-- `GET /counts`: connections, handshakes and calls so far
+- `GET /counts`: connections, handshakes and calls so far, and calls held now
 - `POST /forget`: forget all sessions; `POST /forget/N`: do so when the Nth call from now arrives
 - `POST /release`: answer the calls of `hold`, which are kept waiting until then
 """
@@ -182,7 +182,7 @@ class Connection:
             server.sessions.clear()
         elif target == b"/release":
             server.release()
-        self._send(_whole(200, json.dumps(server.counts).encode()))
+        self._send(_whole(200, json.dumps({**server.counts, "held": len(server.held)}).encode()))
 
     def _send(self, data: bytes) -> None:
         # Answers are small and their readers wait for them: the socket's buffer has room.

@@ -8,6 +8,7 @@ and a fresh client; each line that it prints is a JSON object.
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import sys
@@ -22,10 +23,10 @@ from tests.benchmarks.peers import ANSWER, PEERS, Call, Peer
 async def measure(peer: Peer, url: str, calls: int, concurrency: int) -> dict[str, Any]:
     """Make `calls` calls by `concurrency` tasks that have all made one before."""
     latencies: list[float] = []
-
     async with peer.open(url) as call:
         # Connections are opened and tools are listed before the clock runs.
         await in_tasks(call, 1, concurrency, [])
+        gc.collect()
         cpu, wall = time.process_time(), time.perf_counter()
         await in_tasks(call, calls // concurrency, concurrency, latencies)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
