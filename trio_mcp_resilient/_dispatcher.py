@@ -20,6 +20,7 @@ import anyio.abc
 import trio
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
 
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery
@@ -29,7 +30,6 @@ from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
 from trio_mcp_resilient._restoring import SessionState
-from trio_mcp_resilient._session import VERSION_HEADER
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
@@ -279,6 +279,18 @@ class ResilientDispatcher:
             await generation.notify("notifications/roots/list_changed", None)
 
 
+def _encoded(headers: Mapping[str, str]) -> RawHeaders:
+    """Encode what the SDK's session adds to a request, but for the version it last knew.
+
+    What counts is the version of the generation that the request really goes out on.
+    """
+    return tuple(
+        (name.lower().encode("ascii"), value.encode("ascii"))
+        for name, value in headers.items()
+        if name.lower() != MCP_PROTOCOL_VERSION_HEADER
+    )
+
+
 STATEFUL = frozenset({"tools/list", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 """Requests whose success tells what a new session has to be given again."""
 
@@ -290,23 +302,11 @@ SUMMARIES = {
 
 
 def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, key: str | None) -> Call:
-    headers = opts.get("headers")
-    # The session stamps the version it last knew; what counts is the version of the generation
-    # that the request really goes out on.
-    extra = (
-        ()
-        if not headers
-        else tuple(
-            (name.lower().encode("ascii"), value.encode("ascii"))
-            for name, value in headers.items()
-            if name.lower().encode("ascii") != VERSION_HEADER
-        )
-    )
     return Call(
         method=method,
         params=dict(params or {}),
         request_id=opts.get("request_id"),
-        headers=extra,
+        headers=_encoded(opts.get("headers") or {}),
         on_progress=opts.get("on_progress"),
         cancellable=opts.get("cancel_on_abandon", True),
         key=key,

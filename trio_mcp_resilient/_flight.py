@@ -31,14 +31,18 @@ class GenerationEnd:
     evidence: Evidence | None = None
 
 
+_Channel = tuple[trio.MemorySendChannel[GenerationEnd], trio.MemoryReceiveChannel[GenerationEnd]]
+
+
 class Flight:
     """One call in flight: the scope its request runs in, and the channel it hears of the end by.
 
     The call keeps its own POST after it has heard, because only its own answer, refusal or cut
-    tells whether it ran.
+    tells whether it ran. The channel is opened by whoever comes first, the end of the session or
+    a call that waits for something: nearly every call is answered before there is either.
     """
 
-    __slots__ = ("_hear", "_tell", "on_progress", "request_id", "scope", "sent")
+    __slots__ = ("_channel", "on_progress", "request_id", "scope", "sent")
 
     def __init__(self, request_id: RequestId, on_progress: ProgressFnT | None) -> None:
         self.request_id = request_id
@@ -46,21 +50,28 @@ class Flight:
         self.sent = False
         """Whether the request was handed to the transport: what may be cancelled at the server."""
         self.scope = trio.CancelScope()
-        # One end is all a flight can hear, so the sender never blocks and never loses it.
-        self._tell, self._hear = trio.open_memory_channel[GenerationEnd](1)
+        self._channel: _Channel | None = None
+
+    def _open(self) -> _Channel:
+        if self._channel is None:
+            # One end is all a flight can hear, so the sender never blocks and never loses it.
+            self._channel = trio.open_memory_channel[GenerationEnd](1)
+        return self._channel
 
     def tell(self, end: GenerationEnd, drain: float) -> None:
         """Broadcast the end to this call and bound what it may still wait for, in seconds."""
-        self._tell.send_nowait(end)
+        self._open()[0].send_nowait(end)
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + drain)
 
     async def end_within(self, seconds: float) -> GenerationEnd | None:
         """Wait for the end of the session, at most `seconds`; None if it still stands then."""
+        hear = self._open()[1]
         with trio.move_on_after(seconds):
-            return await self._hear.receive()
+            return await hear.receive()
         return None
 
     def close(self) -> None:
         """Let go of the channel."""
-        self._tell.close()
-        self._hear.close()
+        if self._channel is not None:
+            for side in self._channel:
+                side.close()

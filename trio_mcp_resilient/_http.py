@@ -21,6 +21,7 @@ import trio
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._http11 import SLICE_BYTES
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
 from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Stage, Wire, WireError
 
@@ -132,7 +133,8 @@ class PlainWire:
                 body,
                 # The standalone stream may be silent for as long as it likes.
                 read_timeout=math.inf if method == "GET" else self._read_timeout,
-                write_timeout=self._read_timeout,
+                # What fits the kernel's buffer of an idle connection needs no watch.
+                write_timeout=math.inf if len(body) <= SLICE_BYTES else self._read_timeout,
             )
         except WireError:
             raise
