@@ -196,6 +196,17 @@ async def test_hangs_while_down_if_asked(autojump_clock: trio.testing.MockClock)
         assert server.connections_made == 1
 
 
+async def test_cut_connections_are_gone(autojump_clock: trio.testing.MockClock) -> None:
+    """Whichever of a connection's two tasks hears of it first, and there are enough for both orders."""
+    async with open_scripted_server() as server:
+        for _ in range(50):
+            await server.connect("scripted.test", 80)
+        await trio.testing.wait_all_tasks_blocked()
+        server.cut_connections()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.open_connections == 0
+
+
 @pytest.mark.parametrize("keep_sessions", [False, True])
 async def test_a_restart_stops_all_that_ran(
     keep_sessions: bool, autojump_clock: trio.testing.MockClock

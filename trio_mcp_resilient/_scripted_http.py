@@ -144,7 +144,8 @@ class Connection:
             if event is h11.NEED_DATA:
                 # Only a connection between two requests is idle.
                 limit = self._keep_alive if self._h11.their_state is h11.IDLE else math.inf
-                if not await self._wait_for_data(limit):
+                # One that was cut has no reader left to wake this task once more.
+                if self._gone or not await self._wait_for_data(limit):
                     return None
             elif isinstance(event, h11.Request):
                 request = event
