@@ -31,8 +31,9 @@ from tests.http_peer import (
 )
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
+from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http11 import SLICE_BYTES, Malformed, TimedOut
-from trio_mcp_resilient._http_messages import new_request
+from trio_mcp_resilient._http_messages import MAX_HEADS, RequestHeads, new_request
 from trio_mcp_resilient._scripted_stream import memory_connection
 from trio_mcp_resilient._wire import Stage, WireError
 
@@ -536,3 +537,20 @@ def test_reads_each_framing_however_it_is_split(splits: list[int], case: str) ->
         return body
 
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == wanted.body
+
+
+def test_request_heads_are_made_once_and_not_without_end() -> None:
+    heads, endpoint = RequestHeads(), Endpoint.parse("http://h/mcp")
+    first = heads.checked("POST", endpoint, [(b"a", b"1")], b"12")
+    assert heads.checked("POST", endpoint, ((b"a", b"1"),), b"34") is first
+    others = [
+        heads.checked("GET", endpoint, [(b"a", b"1")], b"12"),
+        heads.checked("POST", Endpoint.parse("http://h/other"), [(b"a", b"1")], b"12"),
+        heads.checked("POST", endpoint, [(b"a", b"2")], b"12"),
+        heads.checked("POST", endpoint, [(b"a", b"1")], b"123"),
+    ]
+    assert all(other is not first for other in others)
+    assert dict(others[3].headers)[b"content-length"] == b"3"
+    for length in range(2 * MAX_HEADS):
+        heads.checked("POST", endpoint, (), bytes(length))
+    assert len(heads._known) <= MAX_HEADS

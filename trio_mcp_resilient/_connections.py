@@ -26,7 +26,7 @@ from trio_mcp_resilient._http11 import (
     HTTP11Connection,
     TimedOut,
 )
-from trio_mcp_resilient._http_messages import PooledResponse, new_request
+from trio_mcp_resilient._http_messages import PooledResponse, RequestHeads
 from trio_mcp_resilient._wire import RawHeaders, Stage, WireError
 
 KEEPALIVE_EXPIRY = 4.0
@@ -41,9 +41,6 @@ one would cost a round trip or three; the end of a stream is usually on its way.
 ENDING_TRIES = 4
 """How many ending connections one request looks at."""
 SWEEP_SECONDS = 1.0
-
-MAX_HEADS = 256
-"""How many request heads are remembered, before they are all forgotten."""
 
 Origin = tuple[str, str, int]
 
@@ -123,7 +120,7 @@ class Connections:
         self._lots: dict[Origin, _Lot] = {}
         self._all: set[HTTP11Connection] = set()
         self._dials: set[trio.CancelScope] = set()
-        self._heads: dict[tuple[str, Endpoint, RawHeaders, int], h11.Request] = {}
+        self._heads = RequestHeads()
         self._opened = 0
         self._next_sweep = -math.inf
         self._closed = False
@@ -159,7 +156,7 @@ class Connections:
         Nothing is ever sent twice here. Cancellation: the connection is closed; whether the
         request arrived is unknown. Checkpoint: yes.
         """
-        request = self._request_head(method, endpoint, headers, body)
+        request = self._heads.checked(method, endpoint, headers, body)
         if self._slots is not None:
             await self._take_slot(self._slots, pool_timeout)
         try:
@@ -175,23 +172,6 @@ class Connections:
         )
         return PooledResponse(connection, method, head, read_timeout)
 
-    def _request_head(self, method: str, endpoint: Endpoint, headers: RawHeaders, body: Body) -> h11.Request:
-        """Return the checked head, the same object for the same head.
-
-        Checking each field costs a tenth of an exchange, and a session's requests differ in
-        little but their length.
-        """
-        if not isinstance(body, bytes):
-            return new_request(method, endpoint, headers, body)
-        key = (method, endpoint, tuple(headers), len(body))
-        head = self._heads.get(key)
-        if head is None:
-            head = new_request(method, endpoint, headers, body)
-            if len(self._heads) >= MAX_HEADS:
-                self._heads.clear()
-            self._heads[key] = head
-        return head
-
     def close(self) -> None:
         """Close every connection without awaiting. Idempotent.
 
@@ -204,7 +184,6 @@ class Connections:
             connection.close()
         self._all.clear()
         self._lots.clear()
-        self._heads.clear()
 
     async def aclose(self) -> None:
         """Close every connection, as `close()`. Checkpoint: yes, but one that cannot be cancelled."""
