@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import hypothesis
@@ -35,6 +36,13 @@ VIRTUAL_LIMIT = 24 * 60 * 60.0
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_configure() -> None:
+    # A shell starts its background jobs deaf to Ctrl-C, children inherit that, and then a test of
+    # what Ctrl-C does to a child would depend on how the tests were started.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
