@@ -51,6 +51,7 @@ async def idle(peer: str, url: str, counts: list[int]) -> dict[int, int]:
 async def in_flight(peer: str, url: str, calls: int) -> dict[str, int]:
     """Have calls wait for their answers; return the memory before and during."""
     from mcp import Client
+
     from trio_mcp_resilient import open_client
 
     opened: Any = open_client(url) if peer == "ours" else Client(url, mode="legacy")
@@ -68,7 +69,8 @@ async def hold(client: Any, url: str, calls: int) -> int:
     async with anyio.create_task_group() as group:
         for _ in range(calls):
             group.start_soon(client.call_tool, "hold", {})
-        while await anyio.to_thread.run_sync(held, url) < calls:
+        # Polled, since the one to know is another process.
+        while await anyio.to_thread.run_sync(held, url) < calls:  # noqa: ASYNC110
             await anyio.sleep(0.05)
         gc.collect()
         during = resident_kib()

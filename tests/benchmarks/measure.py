@@ -118,9 +118,10 @@ class Bench:
             table: dict[int, Any] = {}
             for concurrency, calls in self.plan.calls.items():
                 rounds = []
+                line = f"{calls} {concurrency}"
                 for number in range(self.plan.rounds):
                     self._say(f"  {mode}, {concurrency} at a time, round {number + 1}")
-                    rounds.append({name: worker.ask(f"{calls} {concurrency}") for name, worker in workers.items()})
+                    rounds.append({name: worker.ask(line) for name, worker in workers.items()})
                 table[concurrency] = {name: medians([each[name] for each in rounds]) for name in self.peers}
             return table
 
@@ -157,7 +158,8 @@ class Bench:
             for scheme, paper, trust in (("http", None, {}), ("https", certificate, env)):
                 for name, clients in many.items():
                     with server("json", paper) as url:
-                        found[f"{scheme} {name}"] = once("footprint", name, url, joined(clients), extra_env=trust)
+                        held = once("footprint", name, url, joined(clients), extra_env=trust)
+                    found[f"{scheme} {name}"] = held
         for name, calls in (("ours", self.plan.in_flight), ("ours", SDK_IN_FLIGHT), (SDK, SDK_IN_FLIGHT)):
             with server("json") as url:
                 found[f"in flight {name} {calls}"] = once("footprint", "--in-flight", name, url, str(calls))

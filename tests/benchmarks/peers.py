@@ -72,9 +72,8 @@ async def mcp2(url: str) -> AsyncIterator[Call]:
 @asynccontextmanager
 async def mcp1(url: str) -> AsyncIterator[Call]:
     """The client of the SDK's 1.x line."""
-    from mcp.client.streamable_http import streamablehttp_client  # type: ignore[attr-defined]
-
     from mcp import ClientSession
+    from mcp.client.streamable_http import streamablehttp_client  # type: ignore[attr-defined, unused-ignore]
 
     async with streamablehttp_client(url) as (receive, send, _), ClientSession(receive, send) as session:
         await session.initialize()
@@ -89,7 +88,7 @@ async def mcp1(url: str) -> AsyncIterator[Call]:
 @asynccontextmanager
 async def fastmcp(url: str) -> AsyncIterator[Call]:
     """FastMCP's client, which runs on the SDK's."""
-    import fastmcp
+    import fastmcp  # type: ignore[import-not-found, unused-ignore]
 
     async with fastmcp.Client(url) as client:
 

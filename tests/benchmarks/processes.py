@@ -21,6 +21,7 @@ class Process:
     """A Python process that reads lines and answers each with one."""
 
     def __init__(self, module: str, *arguments: str, python: str, env: Mapping[str, str]) -> None:
+        self._name = " ".join((module, *arguments))
         self._process = subprocess.Popen(
             [python, "-m", f"{PACKAGE}.{module}", *arguments],
             cwd=ROOT,
@@ -35,7 +36,7 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._process.args} ended with {self._process.wait()}")
+            raise RuntimeError(f"{self._name} ended with {self._process.wait()}")
         return line
 
     def ask(self, line: str) -> dict[str, Any]:

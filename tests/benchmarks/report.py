@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks.measure import SDK, SDK_IN_FLIGHT, SEQUENTIAL_CALLS
+from tests.benchmarks.measure import SDK, SEQUENTIAL_CALLS
 from tests.benchmarks.peers import PEERS
 
 Found = dict[str, Any]
@@ -60,27 +60,28 @@ def per_peer(found: Found, columns: list[tuple[str, Callable[[Found], str]]]) ->
 
 
 def cost_table(found: Found) -> str:
-    """CPU and throughput."""
-    return per_peer(
+    """CPU and throughput, and latency."""
+    spent = per_peer(
         found,
         [
             ("CPU us/call", lambda figures: f"{figures['cpu_us']:.0f}"),
             ("calls/s", lambda figures: f"{figures['calls_per_s']:.0f}"),
         ],
-    ) + "\n\n" + per_peer(
-        found,
-        [("p50 / p99 ms", lambda figures: f"{figures['p50_us'] / 1000:.2f} / {figures['p99_us'] / 1000:.2f}")],
     )
+    return f"{spent}\n\n{per_peer(found, [('p50 / p99 ms', latencies)])}"
+
+
+def latencies(figures: Found) -> str:
+    """Return the middle and the slow end, in milliseconds."""
+    return f"{figures['p50_us'] / 1000:.2f} / {figures['p99_us'] / 1000:.2f}"
 
 
 def rescue_table(found: Found) -> str:
     """How soon everybody is rescued."""
     rescue = found["rescue"]
     unit = rescue["handshake_s"] + rescue["trip_s"]
-    lead = (
-        f"One handshake took {1e3 * rescue['handshake_s']:.2f} ms and one call {1e3 * rescue['trip_s']:.2f} ms; "
-        "the unit is their sum."
-    )
+    handshake, trip = (f"{1e3 * rescue[name]:.2f} ms" for name in ("handshake_s", "trip_s"))
+    lead = f"One handshake took {handshake} and one call {trip}; the unit is their sum."
     rows = [
         [
             size,
@@ -91,7 +92,13 @@ def rescue_table(found: Found) -> str:
         ]
         for size, each in rescue["sizes"].items()
     ]
-    head = ["calls at once", "loss to last answer", "in units", "against a handshake and as many calls", "handshakes"]
+    head = [
+        "calls at once",
+        "loss to last answer",
+        "in units",
+        "against a handshake and as many calls",
+        "handshakes",
+    ]
     return f"{lead}\n\n{table(head, rows)}"
 
 
@@ -153,7 +160,9 @@ def memory_table(found: Found) -> str:
         else:
             scheme, peer = name.split()
             most = max(map(int, resident))
-            rows.append([f"idle client, {scheme}, {most} of them", PEERS[peer].title, f"{each_kib(resident):.1f}"])
+            rows.append(
+                [f"idle client, {scheme}, {most} of them", PEERS[peer].title, f"{each_kib(resident):.1f}"]
+            )
     return table(["what", "client", "KiB each"], rows)
 
 
@@ -188,7 +197,10 @@ class Goal:
         return self.measured <= self.asked if self.at_most else self.measured >= self.asked
 
 
-TIMES_FASTER = {"json": {"1": 3, "20": 3, "100": 3.5, "500": 3.5}, "sse": dict.fromkeys(("1", "20", "100", "500"), 5)}
+TIMES_FASTER: dict[str, dict[str, float]] = {
+    "json": {"1": 3, "20": 3, "100": 3.5, "500": 3.5},
+    "sse": dict.fromkeys(("1", "20", "100", "500"), 5),
+}
 
 
 def goals(found: Found) -> list[Goal]:

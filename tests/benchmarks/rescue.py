@@ -15,7 +15,6 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -45,35 +44,32 @@ class Control:
         return counted
 
 
-async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    """Return how many seconds `work` takes."""
-    began = time.perf_counter()
-    await work()
-    return time.perf_counter() - began
-
-
-async def at_once(client: Client, calls: int, concurrency: int) -> None:
-    """Make `calls` calls by `concurrency` tasks."""
+async def at_once(client: Client, calls: int, concurrency: int) -> float:
+    """Make `calls` calls by `concurrency` tasks; return the seconds that takes."""
 
     async def caller() -> None:
         for _ in range(calls // concurrency):
             await client.call_tool(NAME, ARGUMENTS)
 
+    began = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for _ in range(concurrency):
             nursery.start_soon(caller)
+    return time.perf_counter() - began
 
 
-async def new_session(client: Client) -> None:
-    """Make a new session, as a recovery does."""
+async def new_session(client: Client) -> float:
+    """Make a new session, as a recovery does; return the seconds that takes."""
+    began = time.perf_counter()
     client.invalidate()
     await client.wait_ready()
+    return time.perf_counter() - began
 
 
 async def unit(client: Client) -> tuple[float, float]:
     """Return the seconds of one handshake and of one round trip."""
-    handshake = statistics.median([await timed(lambda: new_session(client)) for _ in range(20)])
-    trip = statistics.median([await timed(lambda: at_once(client, 1, 1)) for _ in range(200)])
+    handshake = statistics.median([await new_session(client) for _ in range(20)])
+    trip = statistics.median([await at_once(client, 1, 1) for _ in range(200)])
     return handshake, trip
 
 
@@ -87,9 +83,9 @@ async def rescue(client: Client, control: Control, rounds: int, sizes: list[int]
         for _ in range(turns):
             # Fresh sessions and so fresh connections, like those that the rescued calls go out on.
             await new_session(client)
-            calm.append(await timed(lambda: at_once(client, size, size)))
+            calm.append(await at_once(client, size, size))
             before = await control.say("/forget")
-            lost.append(await timed(lambda: at_once(client, size, size)))
+            lost.append(await at_once(client, size, size))
             handshakes += (await control.say("/counts"))["handshakes"] - before["handshakes"]
         found["sizes"][size] = {
             "rescued_s": statistics.median(lost),
@@ -107,10 +103,10 @@ async def thousand(client: Client, control: Control, rounds: int, widths: list[i
         lost, calm, counted = [], [], []
         for _ in range(rounds):
             await at_once(client, width, width)
-            calm.append(await timed(lambda: at_once(client, CALLS, width)))
+            calm.append(await at_once(client, CALLS, width))
             # As the first of its batch arrives: the session is lost to all that are in flight.
             before = await control.say(f"/forget/{CALLS // width // 2 * width + 1}")
-            lost.append(await timed(lambda: at_once(client, CALLS, width)))
+            lost.append(await at_once(client, CALLS, width))
             after = await control.say("/counts")
             counted.append({name: after[name] - before[name] for name in ("handshakes", "refused")})
         found["widths"][width] = {

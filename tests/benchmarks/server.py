@@ -90,17 +90,18 @@ class Server:
         self.sessions.add(session)
         return session
 
-    def knows(self, session: bytes) -> bool:
-        """Count a call and return whether its session stands, forgetting it first if it is time."""
+    def knows(self, session: bytes, *, is_call: bool) -> bool:
+        """Count a call and return whether its session stands, forgetting all first if it is time."""
+        if not is_call:
+            return session in self.sessions
         self.counts["calls"] += 1
         if self.forget_in:
             self.forget_in -= 1
             if not self.forget_in:
                 self.sessions.clear()
-        if session in self.sessions:
-            return True
-        self.counts["refused"] += 1
-        return False
+        known = session in self.sessions
+        self.counts["refused"] += not known
+        return known
 
     def release(self) -> None:
         """Answer the held calls."""
@@ -155,7 +156,7 @@ class Connection:
         method, request_id = message["method"], message.get("id")
         if method == "initialize":
             self._send(_whole(200, _result(method, request_id), self._server.new_session()))
-        elif not (self._server.knows(session) if method == "tools/call" else session in self._server.sessions):
+        elif not self._server.knows(session, is_call=method == "tools/call"):
             self._send(_whole(404, NOT_FOUND))
         elif request_id is None:
             self._send(_whole(202, b""))
