@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
@@ -44,7 +45,7 @@ async def test_carries_a_request_and_its_answer() -> None:
                 assert response.headers["Content-Type"] == "application/json"
                 assert response.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
         (end,) = peer.ends
-        assert peer.bodies == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+        assert [json.loads(body) for body in peer.bodies] == [{"n": 0}, {"n": 1}, {"n": 2}]
         head, _ = end.requests[0]
         assert (head.method, head.target) == (b"POST", b"/mcp?q=a%20b")
         names = [name for name, _ in head.headers]

@@ -104,9 +104,12 @@ async def open_client(
             or None to leave it to the table. Where it raises, the table decides.
         on_event: called with each life-cycle event, synchronously; it must not block.
         client_info: name and version to introduce the application by.
-        sampling_callback, elicitation_callback, list_roots_callback, logging_callback,
-            message_handler: as of `mcp.ClientSession`. Requests are answered on the session
-            that asked; notifications are handled one after another, in order.
+        sampling_callback: as of `mcp.ClientSession`, like the four below. Requests are answered on
+            the session that asked.
+        elicitation_callback: likewise.
+        list_roots_callback: likewise; the roots are announced again to each new session.
+        logging_callback: likewise. Notifications are handled one after another, in order.
+        message_handler: likewise.
         ssl_context: for https instead of the system's trust; shared by all sessions.
         connect: makes the connections, `await connect(host, port)` giving a `trio.abc.Stream`.
 
@@ -143,7 +146,7 @@ async def open_client(
         counters=counters,
         watcher=watcher,
     )
-    session = ClientSession(
+    session = _Session(
         dispatcher=dispatcher,
         client_info=client_info,
         sampling_callback=sampling_callback,
@@ -196,6 +199,21 @@ async def open_client(
             yield Client(session, supervisor, counters, name or str(endpoint))
         finally:
             supervisor.close()
+
+
+class _Session(ClientSession):
+    """The SDK's session, which keeps a tool's result also if it cannot be validated."""
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Validate a result, listing the tools first if this one was never listed.
+
+        An error of that listing would reach the caller as the tool's: "not executed", or with an
+        invitation to try again, after the tool has run.
+        """
+        try:
+            await super().validate_tool_result(name, result)
+        except (MCPError, ResilientError, trio.ClosedResourceError) as error:
+            logger.warning("a result of %s was not validated: %s", name, error)
 
 
 async def _host(session: ClientSession, task_status: trio.TaskStatus[None]) -> None:
