@@ -89,7 +89,7 @@ class SessionLost(ResilientError):
     session whose loss was repaired.
     """
 
-    executed = False
+    executed: bool | None = False
 
 
 class ConnectionLost(ResilientError):
@@ -99,7 +99,7 @@ class ConnectionLost(ResilientError):
     recovery bounds. It did not run.
     """
 
-    executed = False
+    executed: bool | None = False
 
 
 class OutcomeUnknown(ResilientError):
@@ -118,7 +118,7 @@ class HandshakeFailed(ResilientError):
     You do not get it for a server that is down or busy: that is retried, then `GaveUp`.
     """
 
-    executed = False
+    executed: bool | None = False
 
 
 class GaveUp(ResilientError):
@@ -128,7 +128,7 @@ class GaveUp(ResilientError):
     call starts a new recovery.
     """
 
-    executed = False
+    executed: bool | None = False
 
 
 class RequestRefused(ResilientError, MCPError):

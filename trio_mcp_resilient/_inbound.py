@@ -97,7 +97,7 @@ class Inbound:
         self._on_notify: OnNotify | None = None
         self._intercept: OnNotifyIntercept | None = None
         self._queue, self._waiting = trio.open_memory_channel[Notification](MAX_UNDELIVERED)
-        self.dropped = 0
+        self.dropped: int = 0
 
     def attach(
         self, on_request: OnRequest, on_notify: OnNotify, on_notify_intercept: OnNotifyIntercept | None

@@ -204,7 +204,9 @@ async def open_client(
 class _Session(ClientSession):
     """The SDK's session, which keeps a tool's result also if it cannot be validated."""
 
-    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+    async def validate_tool_result(  # noqa: ASYNC910  # the call was one, and this may have nothing to do
+        self, name: str, result: types.CallToolResult
+    ) -> None:
         """Validate a result, listing the tools first if this one was never listed.
 
         An error of that listing would reach the caller as the tool's: "not executed", or with an
@@ -227,7 +229,7 @@ async def _host(session: ClientSession, task_status: trio.TaskStatus[None]) -> N
         await trio.sleep_forever()
 
 
-async def _list_again(session: ClientSession) -> None:
+async def _list_again(session: ClientSession) -> None:  # noqa: ASYNC910  # a request is one, also when it fails
     """List the tools of a new session, since another server may have come up in its place.
 
     The listing renews what the SDK's session knows of output schemas, and its difference from

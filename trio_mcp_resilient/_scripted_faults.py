@@ -31,7 +31,7 @@ class Rule:
         self._when: When = when
         self._left = times
         self._hit = trio.Event()
-        self.hits = 0
+        self.hits: int = 0
         """How many requests it has happened to."""
 
     async def reached(self, hits: int = 1) -> None:

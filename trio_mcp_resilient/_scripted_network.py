@@ -28,11 +28,11 @@ class Network:
         self._down_until = -math.inf
         self._hang = False
         self._went_up = trio.Event()
-        self.connections_made = 0
+        self.connections_made: int = 0
         """How many connections were accepted, ever."""
-        self.connects_refused = 0
+        self.connects_refused: int = 0
         """How many times `connect` was refused."""
-        self.keep_alive_timeout = math.inf
+        self.keep_alive_timeout: float = math.inf
         """Seconds after which an idle connection is closed (read when a connection is accepted)."""
 
     @property

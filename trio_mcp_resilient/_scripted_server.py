@@ -39,7 +39,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         Sessions.__init__(self, name)
         Catalog.__init__(self)
         Script.__init__(self)
-        self.url = f"http://{name}.test{PATH}"
+        self.url: str = f"http://{name}.test{PATH}"
         """What to tell the client, together with `connect`."""
         self.json_mode = False
         """Answer POSTs by JSON instead of an event stream; messages about them go to the GET stream."""

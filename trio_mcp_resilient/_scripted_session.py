@@ -65,8 +65,8 @@ class EventStream:
         self.name = name
         self.resumable = resumable
         self.events: list[StreamEvent] = []
-        self.ended = False
-        self.carriers = 0
+        self.ended: bool = False
+        self.carriers: int = 0
         """How many connections carry it now."""
         self._detached: list[tuple[int, bool]] = []
         self._news = trio.Event()
@@ -178,15 +178,15 @@ class ScriptedSession:
         """The requests that run now, by their JSON-RPC id."""
         self.streams: list[EventStream] = []
         """The streams of its POSTs: all that can be resumed, and else those that have not ended."""
-        self.standalone = EventStream(f"{number}-get", resumable=resumable)
+        self.standalone: EventStream = EventStream(f"{number}-get", resumable=resumable)
         """What the GET stream carries."""
-        self.listening = trio.Event()
+        self.listening: trio.Event = trio.Event()
         """Set once a GET stream is open; a new one each time it closes."""
-        self.last_used = trio.current_time()
+        self.last_used: float = trio.current_time()
         self._uses: list[Callable[[], None]] = []
         self._questions: dict[str, _Question] = {}
         self._asked = 0
-        self.over = False
+        self.over: bool = False
 
     def __repr__(self) -> str:
         return f"<session {self.number} {self.protocol_version}>"

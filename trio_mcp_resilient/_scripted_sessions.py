@@ -34,7 +34,7 @@ class Sessions:
         }
         self.info: Message = {"name": name, "version": "1"}
         self.instructions: str | None = None
-        self.idle_timeout = math.inf
+        self.idle_timeout: float = math.inf
         """Seconds without a request or an open stream after which a session is forgotten."""
         self.stateless = False
         """Have no sessions: no ids, no GET stream, no DELETE."""
@@ -42,7 +42,7 @@ class Sessions:
         """Give events ids, remember them, and replay by `Last-Event-ID` (for sessions made from then on)."""
         self.missing_id: Reply = rpc_reply(400, -32600, "Bad Request: Missing session ID")
         """The answer to a request that should carry a session id and does not."""
-        self.handshakes = 0
+        self.handshakes: int = 0
         """How many sessions were made, ever."""
         self.deleted: list[str] = []
         """The ids of sessions that the client ended by DELETE."""

@@ -19,11 +19,11 @@ class _Pipe:
     __slots__ = ("broken", "data", "ended", "reader_gone", "waiting")
 
     def __init__(self) -> None:
-        self.data = bytearray()
-        self.ended = False
-        self.broken = False
-        self.reader_gone = False
-        self.waiting = trio.lowlevel.ParkingLot()
+        self.data: bytearray = bytearray()
+        self.ended: bool = False
+        self.broken: bool = False
+        self.reader_gone: bool = False
+        self.waiting: trio.lowlevel.ParkingLot = trio.lowlevel.ParkingLot()
 
     @property
     def readable(self) -> bool:

@@ -216,25 +216,13 @@ class Supervisor:
             return self._doubted
         generation = self._make(self._number + 1)
         self._counters.handshakes += 1
-        await self._start(nursery, generation)
+        await nursery.start(generation.run)
         with trio.move_on_after(self._timeouts.handshake):
             # Before anybody may call: a call must find the session as it left the last one.
             await self._prepare(generation)
         if generation.end is not None:
             raise TryAgain(f"the new session was lost at once: {generation.end.evidence}")
         return generation
-
-    async def _start(self, nursery: trio.Nursery, generation: Generation) -> None:
-        async def live(task_status: trio.TaskStatus[Exception | Generation]) -> None:
-            try:
-                await generation.run(task_status)
-            except (TryAgain, HandshakeFailed) as error:
-                # Handed over: the `start` of older trio raises `from None`, and the cause is lost.
-                task_status.started(error)
-
-        born = await nursery.start(live)
-        if isinstance(born, Exception):
-            raise born
 
     async def _lives(self, generation: Generation) -> bool:
         """Ask a session in doubt, by ping, whether it still stands.
