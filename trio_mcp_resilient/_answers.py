@@ -54,6 +54,8 @@ class Cursor:
     """The seconds the server asked to wait before coming back."""
     events: int = 0
     """How many events have come, those without data included: a sign of life."""
+    unfinished: int = 0
+    """How many bytes have come of the next one."""
 
     def advance(self, decoder: SSEDecoder, events: int) -> None:
         """Note how far a decoder has come."""
@@ -62,6 +64,7 @@ class Cursor:
         if decoder.retry is not None:
             self.retry = decoder.retry / 1000
         self.events += events
+        self.unfinished = decoder.unfinished
 
 
 def _fits_a_header(event_id: str) -> bool:
@@ -166,7 +169,7 @@ async def read_excerpt(response: Response) -> bytes:
     Never raises for a body that is slow, endless or cut: the refusal stands without it.
     """
     body = b""
-    with trio.move_on_after(EXCERPT_SECONDS):
+    with trio.move_on_after(EXCERPT_SECONDS):  # noqa: ASYNC912  # the first receive is its cancel point
         try:
             while len(body) < EXCERPT_BYTES and (chunk := await response.receive()):
                 body += chunk

@@ -25,8 +25,8 @@ from trio_mcp_resilient._wire import Response, WireError
 PACE = Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, attempts=8)
 """Waits where the server names none, and how many openings in a row may bring nothing."""
 SILENCE_SECONDS = 30.0
-"""Quiet on a resumed stream after which it is asked for again: what is stored may have been
-put aside for the next who asks."""
+"""Without an event on a resumed stream for so long, it is asked for again: what is stored may
+have been put aside for the next who asks."""
 
 
 async def resume(
@@ -54,18 +54,27 @@ async def resume(
 
 
 class _Watch:
-    """Ends the reading of a stream that has gone silent; comments are a sign of life as well."""
+    """Ends the reading of a stream on which no event gets on.
+
+    Comments show that somebody is there, which makes asking again worth while. They do not show
+    that the answer will come this way: SDK servers send one every 15 s on a stream that they have
+    nothing to say on, also when the answer has long been stored for whoever asks anew.
+    """
 
     def __init__(self) -> None:
         self.heard = False
         self._silence = trio.CancelScope()
         self._response: Response
+        self._cursor: Cursor
+        self._place = (0, 0)
 
     async def read(
         self, response: Response, request_id: RequestId, deliver: Deliver, cursor: Cursor
     ) -> Answer | None:
         """Read up to the answer; None once the stream has been silent for too long."""
         self._response = response
+        self._cursor = cursor
+        self._place = (cursor.events, cursor.unfinished)
         self.status, self.headers = response.status, response.headers
         self._silence.deadline = trio.current_time() + SILENCE_SECONDS
         with self._silence:
@@ -73,10 +82,13 @@ class _Watch:
         return None
 
     async def receive(self) -> bytes:
-        """Receive as the response does, and start the silence over."""
+        """Receive as the response does, starting the silence over if the last chunk was of an event."""
+        place = (self._cursor.events, self._cursor.unfinished)
+        if place != self._place:
+            self._place = place
+            self._silence.deadline = trio.current_time() + SILENCE_SECONDS
         chunk = await self._response.receive()
         self.heard = self.heard or bool(chunk)
-        self._silence.deadline = trio.current_time() + SILENCE_SECONDS
         return chunk
 
     async def aclose(self) -> None:

@@ -95,6 +95,11 @@ class SSEDecoder:
         self._id: str | None = None
         self._retry: int | None = None
 
+    @property
+    def unfinished(self) -> int:
+        """How many bytes of an event that is not whole yet have come; comments do not count."""
+        return self._size + (0 if self._partial.startswith(b":") else len(self._partial))
+
     def feed(self, data: bytes) -> list[Event]:
         """Take the stream's next bytes and return the events they finish, in order.
 
