@@ -788,3 +788,9 @@ def test_fingerprint() -> None:
     assert re.fullmatch(r"#[0-9a-f]{8}", fingerprint(UUID))
     assert fingerprint(UUID) == fingerprint(UUID) != fingerprint(UUID + " ")
     assert fingerprint("\ud800") != fingerprint("")
+
+
+def test_an_excerpt_of_a_jsonrpc_error_is_its_message() -> None:
+    error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Session not found"}}'
+    assert excerpt(error, "application/json") == "Session not found (code -32600)"
+    assert excerpt(b"event: message\ndata: " + error + b"\n\n", "text/event-stream") == excerpt(error)

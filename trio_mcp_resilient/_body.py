@@ -173,14 +173,19 @@ def _page_text(text: str) -> str:
 def excerpt(body: bytes, content_type: str = "", limit: int = 200) -> str:
     """Return the beginning of a body on one printable line, fit for error texts.
 
-    Tags of HTML are left out, and whatever looks like an id or a token is an ellipsis.
+    Of a JSON-RPC error it is the message; tags of HTML are left out; and whatever looks like an id
+    or a token is an ellipsis.
 
     Args:
         content_type: names HTML whose beginning does not look like it; else it may be empty.
         limit: the most characters to return.
     """
+    said = read(body, finished=False)
     text = _beginning(body)[:_EXCERPT_SOURCE_CHARS]
-    if text.startswith("<") or "html" in content_type.lower():
+    if said.error and said.text:
+        # The envelope would fill the line and say nothing.
+        text = said.text if said.code is None else f"{said.text} (code {said.code})"
+    elif text.startswith("<") or "html" in content_type.lower():
         text = _page_text(text)
     printable = "".join(char if char.isprintable() else " " for char in text)
     # Redacted before it is cut, lest the first half of a secret look like a word.
