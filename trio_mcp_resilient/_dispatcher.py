@@ -186,7 +186,10 @@ class ResilientDispatcher:
             self._counters.resends += 1
             if self._watcher is not None and outcome.evidence is not None:
                 self._watcher(Resent(call.method, generation.number, outcome.evidence))
-            outcome = await self._post(generation, call)
+            first, outcome = outcome, await self._post(generation, call)
+            if outcome.error is None and outcome.result is None and first.fate is Fate.UNKNOWN:
+                # That the second did not run says nothing of the first.
+                raise self._error(call, first, resent=True) from self._error(call, outcome)
             if outcome.result is None:
                 raise self._error(call, outcome, resent=True)
         if outcome.result is None:

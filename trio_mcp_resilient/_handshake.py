@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trio_mcp_resilient._answers import Cursor, header, read_answer, read_excerpt
+from trio_mcp_resilient._answers import Cursor, header, media_type, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, classify, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import HandshakeFailed
@@ -100,6 +100,9 @@ async def _accepted(response: Response, endpoint: Endpoint, request_id: RequestI
         raise HandshakeFailed(
             f"{endpoint} refused initialize: {answer.message.message:.200} (code {answer.message.code})"
         )
+    if answer.message is None and not answer.raw and media_type(response) == "text/event-stream":
+        # A server that shuts down ends its streams cleanly, this one too.
+        raise TryAgain(f"{endpoint}: the answer to initialize ended before it came")
     if not isinstance(answer.message, Result):
         raise HandshakeFailed(f"{endpoint} answered initialize with something that is not MCP")
     try:
