@@ -31,6 +31,14 @@ TYPED = [PACKAGE, "tests/typing/api.py"]
 
 OLD_SDK = "mcp==1.30.0"
 """The last SDK of the 1.x line, whose servers are still everywhere."""
+FASTMCP = "fastmcp==4.2.3"
+NPM_SERVERS = [
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "fastmcp@4.20.16",
+    # Our server on fastmcp describes its tools by it.
+    "zod@4.6.7",
+]
 
 # The suite needs a newer node than many machines have; npm has that too.
 CONFORMANCE_SUITE = ["node@22", "@modelcontextprotocol/conformance@0.2.0-alpha.12"]
@@ -169,21 +177,24 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Every test, against the newest dependencies and against real servers of both SDK lines."""
+    """Every test, against the newest dependencies and against other people's real servers."""
     session.install("-e", ".", *group("coverage"))
-    session.run(
-        "coverage", "run", "-m", "pytest", *session.posargs, env={"MCP1_PYTHON": python_with_old_sdk(session)}
-    )
+    servers = {
+        "MCP1_PYTHON": python_with(session, "mcp1", OLD_SDK, "uvicorn"),
+        "FASTMCP_PYTHON": python_with(session, "fastmcp", FASTMCP),
+        "NPM_FOLDER": str(npm_install(session, "npm", NPM_SERVERS)),
+    }
+    session.run("coverage", "run", "-m", "pytest", *session.posargs, env=servers)
     session.run("coverage", "report")
 
 
-def python_with_old_sdk(session: nox.Session) -> str:
-    """Make a second environment, since the two SDK lines cannot share one; return its Python."""
-    folder = Path(session.create_tmp()).absolute() / "mcp1"
+def python_with(session: nox.Session, name: str, *requirements: str) -> str:
+    """Make an environment for servers that cannot share ours; return its Python."""
+    folder = Path(session.create_tmp()).absolute() / name
     python = folder / "bin" / "python"
     if not python.exists():
         session.run("python", "-m", "venv", str(folder))
-    session.run(str(python), "-m", "pip", "install", "--quiet", OLD_SDK, "uvicorn", external=True)
+    session.run(str(python), "-m", "pip", "install", "--quiet", *requirements, external=True)
     return str(python)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .others import FASTMCP_IS_WANTED, NPM_IS_WANTED
 from .servers import KINDS, MCP1_IS_WANTED, Kind, RealServer, open_server
 
 
@@ -25,5 +26,10 @@ async def server(kind: Kind, tmp_path: Path) -> AsyncGenerator[RealServer, None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not MCP1_IS_WANTED:
-        terminalreporter.write_line("servers of mcp 1.x were left out: MCP1_PYTHON names no Python for them")
+    for wanted, which, variable in (
+        (MCP1_IS_WANTED, "mcp 1.x", "MCP1_PYTHON"),
+        (NPM_IS_WANTED, "npm", "NPM_FOLDER"),
+        (FASTMCP_IS_WANTED, "PyPI's fastmcp", "FASTMCP_PYTHON"),
+    ):
+        if not wanted:
+            terminalreporter.write_line(f"servers of {which} were left out: {variable} is not set")

@@ -26,7 +26,7 @@ async def test_a_killed_and_restarted_server(server: RealServer, get_stream: boo
         assert server.handshakes == 2
         await server.restart()
         tools = await client.list_tools()
-        assert {tool.name for tool in tools.tools} == {"act", "act_slowly"}
+        assert {tool.name for tool in tools.tools} == {"act", "act_slowly", "act_in_steps"}
         assert server.handshakes == 3
     assert server.executions() == Counter(["before", "after"])
 
