@@ -85,7 +85,7 @@ class CannedServer:
             return b"", request_id
         return self.result(method, request_id, extra), None
 
-    def result(self, method: str, request_id: int, extra: bytes = b"") -> bytes:
+    def result(self, method: str, request_id: int | None, extra: bytes = b"") -> bytes:
         result = json.dumps({"jsonrpc": "2.0", "id": request_id, "result": RESULTS[method]}).encode()
         if not self.sse:
             return whole(200, result, extra)
