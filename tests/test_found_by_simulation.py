@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
+import trio
 from trio.testing import MockClock
 
-from tests.kit import STEADY, add, open_pair, open_server, told
-from trio_mcp_resilient import ConnectionLost, OutcomeUnknown, RecoveryFailed, SessionLost, open_client
+from tests.kit import STEADY, add, open_pair, open_server, text, told
+from trio_mcp_resilient import (
+    Client,
+    ConnectionLost,
+    OutcomeUnknown,
+    RecoveryFailed,
+    SessionLost,
+    open_client,
+)
+from trio_mcp_resilient.testing import ScriptedServer, ToolContext
 
 CALL = "tools/call"
 
@@ -55,3 +68,71 @@ async def test_a_handshake_whose_stream_ends_cleanly_is_made_again(autojump_cloc
         ) as client:
             assert await add(client) == "3"
         assert told(events, RecoveryFailed) == []  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def open_resuming_pair(**options: Any) -> AsyncGenerator[tuple[ScriptedServer, Client], None]:
+    """A server whose tool `job` leaves its caller to resume, and a client of it."""
+    async with open_server() as server:
+        server.resumable = True
+        server.retry = 5000
+
+        async def job(ctx: ToolContext) -> str:
+            ctx.close_stream()
+            await trio.sleep(1)
+            return "done"
+
+        server.tool("job", job)
+        async with open_client(
+            server.url, connect=server.connect, get_stream=False, backoff=STEADY, **options
+        ) as client:
+            await client.list_tools()
+            yield server, client
+
+
+async def test_a_call_to_be_resumed_does_not_wait_for_ever_for_the_head(autojump_clock: MockClock) -> None:
+    async with open_resuming_pair() as (server, client):
+        silence = server.go_silent("before-head", when="GET")
+        began = trio.current_time()
+        assert text(await client.call_tool("job", {})) == "done"
+        assert silence.hits == 1
+        assert trio.current_time() - began < 60
+
+
+async def test_a_loss_met_by_resuming_does_not_unsay_that_the_call_was_taken_on(
+    autojump_clock: MockClock,
+) -> None:
+    """Some servers say it on the stream, as they say it to a request that they did not take on."""
+    async with open_resuming_pair() as (server, client):
+        server.dialect("200-sse-error")
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def call() -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await client.call_tool("job", {})
+
+            await trio.sleep(2)
+            server.lose_session()
+        assert server.executed["job"] == 1
+        await client.wait_ready()
+        assert client.generation == 2
+
+
+async def test_an_invalidated_session_lets_calls_resume(autojump_clock: MockClock) -> None:
+    """They finish on it, and not before the time that the server has set."""
+    async with open_resuming_pair() as (server, client):
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def call() -> None:
+                assert text(await client.call_tool("job", {})) == "done"
+
+            await trio.sleep(2)
+            client.invalidate()
+            await client.wait_ready()
+            assert client.generation == 2
+        assert server.executed["job"] == 1
+        (resumed,) = server.seen("GET")
+        (posted,) = server.posts(CALL)
+        assert resumed.arrived_at - posted.arrived_at == pytest.approx(5)

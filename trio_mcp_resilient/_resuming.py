@@ -15,7 +15,7 @@ import trio
 from trio_mcp_resilient._answers import Answer, Cursor, Deliver, media_type, read_answer
 from trio_mcp_resilient._detector import Verdict
 from trio_mcp_resilient._exchange import Exchange
-from trio_mcp_resilient._flight import Flight
+from trio_mcp_resilient._flight import EndReason, Flight
 from trio_mcp_resilient._jsonrpc import RequestId
 from trio_mcp_resilient._outcome import Fate, Outcome
 from trio_mcp_resilient._policy import Backoff
@@ -43,8 +43,13 @@ async def resume(
         wait = PACE.first if cursor.retry is None else cursor.retry
         if fruitless:
             wait = max(wait, PACE.delay(fruitless, random.random))
-        if await flight.end_within(wait) is not None:
-            return cut
+        resume_at = trio.current_time() + wait
+        end = await flight.end_within(wait)
+        if end is not None:
+            if end.reason is not EndReason.INVALIDATED:
+                return cut
+            # The application wants another session; the server still has this one, and the answer.
+            await trio.sleep_until(resume_at)
         watch = _Watch()
         outcome = await _once(exchange, method, flight, deliver, cursor, watch)
         if outcome is not None:
@@ -101,16 +106,25 @@ async def _once(
 ) -> Outcome | None:
     """Ask once; None if it is worth asking again."""
     headers = (*exchange.session.get_headers, (LAST_EVENT_HEADER, cursor.last_event_id.encode()))
+    response: Response | None = None
     try:
-        response = await exchange.wire.send("GET", headers)
+        # A GET's own wait for its head is endless, for it may be the standalone stream's.
+        with trio.move_on_after(SILENCE_SECONDS):
+            response = await exchange.wire.send("GET", headers)
     except WireError:
+        return None
+    if response is None:
         return None
     try:
         if response.status == 200 and media_type(response) == "text/event-stream":
             answer = await watch.read(response, flight.request_id, deliver, cursor)
             if answer is None or answer.message is None:
                 return None
-            return exchange.answered(method, response, answer)
+            outcome = exchange.answered(method, response, answer)
+            if outcome.fate is Fate.LOST:
+                # It is this GET that was refused; the request was taken on long before.
+                return Outcome(Fate.UNKNOWN, evidence=outcome.evidence, session_gone=True)
+            return outcome
         verdict, evidence = await exchange.read_refusal("GET", response)
         if verdict is Verdict.SESSION_LOST:
             # The stream went with the session; that the call was running before is no secret.
