@@ -71,4 +71,5 @@ def is_the_tools_own(call: Call, error: BaseException) -> bool:
     """Whether an error is the one that the tool was planned to answer by."""
     if isinstance(error, ResilientError):
         return False
-    return call.ends == "rpc error" and getattr(error, "code", None) == RPC_ERROR and str(error) == f"no {call.number}"
+    said = (getattr(error, "code", None), str(error))
+    return call.ends == "rpc error" and said == (RPC_ERROR, f"no {call.number}")

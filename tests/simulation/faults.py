@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,6 +18,7 @@ from tests.simulation.replies import FINAL, REPLIES
 from trio_mcp_resilient.testing import DIALECTS, SeenRequest
 
 if TYPE_CHECKING:
+    from tests.simulation.plan import Settings
     from tests.simulation.world import World
 
 CALL = "tools/call"
@@ -246,13 +247,17 @@ async def _trickle(world: World, fault: Fault) -> None:
 # -- the table -----------------------------------------------------------------------------------
 
 
+POINTS = ("before-run", "before-head", "after-head", "mid-body", "before-end")
+
+
 def _target(dice: random.Random) -> dict[str, Any]:
     return {"target": dice.choice(TARGETS), "seconds": dice.choice([1.0, 10.0])}
 
 
 def _draw_cut(dice: random.Random) -> dict[str, Any]:
-    point = dice.choice(["before-run", "before-head", "after-head", "mid-body", "before-end"])
-    return {**_target(dice), "how": f"{point} {dice.choice(['reset', 'fin', 'end'])}", "amount": dice.choice([1, 1, 3])}
+    point = dice.choice(POINTS)
+    how = dice.choice(["reset", "fin", "end"])
+    return {**_target(dice), "how": f"{point} {how}", "amount": dice.choice([1, 1, 3])}
 
 
 def _draw_answer(dice: random.Random) -> dict[str, Any]:
@@ -261,7 +266,8 @@ def _draw_answer(dice: random.Random) -> dict[str, Any]:
     if REPLIES[how].rare and dice.random() < 0.95:
         how = "503 no backend"
     target = "POST" if storm else dice.choice(TARGETS)
-    return {"how": how, "target": target, "amount": dice.randint(3, 20) if storm else 1, "seconds": dice.choice([1.0, 6.0])}
+    amount = dice.randint(3, 20) if storm else 1
+    return {"how": how, "target": target, "amount": amount, "seconds": dice.choice([1.0, 6.0])}
 
 
 def _draw_told_lost(dice: random.Random) -> dict[str, Any]:
@@ -274,7 +280,10 @@ def _seconds(*choices: float) -> Callable[[random.Random], dict[str, Any]]:
 
 KINDS: dict[str, Kind] = {
     "down": Kind(
-        lambda d: {"how": d.choice(["refuse", "hang", "crash"]), "seconds": d.choice([0.1, 1.0, 4.0, 12.0, 40.0])},
+        lambda d: {
+            "how": d.choice(["refuse", "hang", "crash"]),
+            "seconds": d.choice([0.1, 1.0, 4.0, 12.0, 40.0]),
+        },
         _down, UNKNOWN, NO_WAY_BACK, weight=3,
     ),
     "cut all": Kind(lambda d: {"how": d.choice(["reset", "fin"])}, _cut_all, UNKNOWN, UNSENT, weight=2),
@@ -287,14 +296,21 @@ KINDS: dict[str, Kind] = {
         lambda d: {**_target(d), "amount": d.randint(0, 600)}, _mid_request, NONE, NO_WAY_BACK, weight=3
     ),
     "silence": Kind(
-        lambda d: {**_target(d), "how": d.choice(["before-run", "before-head", "after-head", "mid-body", "before-end"])},
+        lambda d: {**_target(d), "how": d.choice(POINTS)},
         _silence, UNKNOWN, NO_WAY_BACK, weight=3, silent=True,
     ),
     "swizzle": Kind(
-        lambda d: {**_target(d), "amount": d.randint(1, 5), "seconds": d.choice([0.5, 4.0]), "how": str(d.random())},
+        lambda d: {
+            **_target(d),
+            "amount": d.randint(1, 5),
+            "seconds": d.choice([0.5, 4.0]),
+            "how": str(d.randint(0, 999)),
+        },
         _swizzle, NONE, NO_WAY_BACK, weight=2,
     ),
-    "slow": Kind(lambda d: {"amount": d.randint(1, 20), "seconds": d.choice([1.0, 10.0])}, _slow, NONE, NO_WAY_BACK),
+    "slow": Kind(
+        lambda d: {"amount": d.randint(1, 20), "seconds": d.choice([1.0, 10.0])}, _slow, NONE, NO_WAY_BACK
+    ),
     "answer": Kind(_draw_answer, _answer, NONE, NO_WAY_BACK, weight=6),
     "told lost": Kind(_draw_told_lost, _told_lost, NONE, LOST | NO_WAY_BACK, weight=3, loses=True),
     "lose": Kind(
@@ -306,7 +322,10 @@ KINDS: dict[str, Kind] = {
         _restart, UNKNOWN, NO_WAY_BACK, weight=5, loses=True, scripted_only=False,
     ),
     "redeploy": Kind(
-        lambda d: {"how": d.choice(["2025-03-26", "2025-06-18", "2025-11-25"]), "seconds": d.choice([0.0, 1.0])},
+        lambda d: {
+            "how": d.choice(["2025-03-26", "2025-06-18", "2025-11-25"]),
+            "seconds": d.choice([0.0, 1.0]),
+        },
         _redeploy, UNKNOWN, NO_WAY_BACK, weight=2, loses=True,
     ),
     "invalidate": Kind(lambda d: {}, _invalidate, NONE, narrow=True, scripted_only=False, weight=2),
@@ -326,8 +345,8 @@ KINDS: dict[str, Kind] = {
         network=True, scripted_only=False, weight=4,
     ),
     "trickle": Kind(
-        lambda d: {"amount": d.choice([16, 100]), "seconds": d.choice([1.0, 6.0])}, _trickle, UNKNOWN, NO_WAY_BACK,
-        network=True, scripted_only=False, weight=2,
+        lambda d: {"amount": d.choice([16, 100]), "seconds": d.choice([1.0, 6.0])},
+        _trickle, UNKNOWN, NO_WAY_BACK, network=True, scripted_only=False, weight=2,
     ),
 }  # fmt: skip
 
@@ -337,35 +356,44 @@ def draw_fault(
 ) -> Fault:
     """Draw a fault, most often at a moment at which calls begin, or just after."""
     kinds = [
-        name for name, kind in KINDS.items() if (network or not kind.network) and not (real and kind.scripted_only)
+        name
+        for name, kind in KINDS.items()
+        if (network or not kind.network) and not (real and kind.scripted_only)
     ]
     name = dice.choices(kinds, [KINDS[kind].weight for kind in kinds])[0]
     at = dice.choice(moments) if dice.random() < 0.6 else dice.uniform(0, window)
     return Fault(round(at + dice.choice([0.0, 0.0, 0.001, 0.05, 0.5]), 3), name, **KINDS[name].draw(dice))
 
 
-def may_end_by(faults: tuple[Fault, ...], sessions_expire: bool) -> frozenset[str]:
+def may_end_by(faults: tuple[Fault, ...], settings: Settings) -> frozenset[str]:
     """The errors by which a call may end, under the usual policy, among these faults."""
-    once = len(faults) == 1 and faults[0].amount <= 1 or faults[0].kind in ONCE_WHATEVER_THE_AMOUNT
-    company = not (len(faults) == 1 and once) or (sessions_expire and any(KINDS[f.kind].loses for f in faults))
+    only = faults[0]
+    company = (
+        len(faults) > 1
+        or settings.idle_timeout is not None
+        or (only.amount > 1 and only.kind not in SIZED)
+        or (only.seconds >= 4.0 and only.kind in LONG)
+    )
     errors: set[str] = set()
     for fault in faults:
         kind = KINDS[fault.kind]
         errors |= kind.alone
-        if company or fault.seconds >= 4.0 and fault.kind in LONG:
-            errors |= kind.more
+        if company:
+            # A refusal whose body is cut is judged by its status alone.
+            errors |= kind.more | REFUSED
         if fault.kind == "answer":
             errors |= REPLIES[fault.how].alone
-            if company:
-                errors |= REPLIES[fault.how].more
             if fault.how in FINAL:
                 errors |= FINAL_ANSWER
         if fault.kind == "lose" and fault.how != "keep":
             errors |= UNKNOWN
+        if fault.kind == "mid-request" and settings.network:
+            # The network has taken it whole.
+            errors |= UNKNOWN
     return frozenset(errors)
 
 
-ONCE_WHATEVER_THE_AMOUNT = frozenset({"cut at byte", "mid-request", "speak", "wire cut", "clog", "trickle", "slow"})
+SIZED = frozenset({"cut at byte", "mid-request", "speak", "wire cut", "clog", "trickle", "slow"})
 """Kinds whose amount is a size."""
 LONG = frozenset({"down", "restart", "wire down"})
 """Kinds that the budget of attempts may not outlast."""

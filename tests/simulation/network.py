@@ -44,7 +44,8 @@ class Link:
 
     def clog(self) -> None:
         """Let nothing more through, either way, until `unclog`."""
-        self._flows = trio.Event()
+        if self._flows.is_set():
+            self._flows = trio.Event()
 
     def unclog(self) -> None:
         """Let through what waits."""
@@ -149,12 +150,12 @@ class Network:
             self._cuts.remove(cut)
         return cut
 
-    def heal(self) -> None:
-        """Break nothing more; what has gone silent is reset, as when its peer's machine is back."""
+    def heal(self, *, silence_stays: bool) -> None:
+        """Break nothing more; what has gone silent may be reset, as when its peer's machine is back."""
         self._cuts.clear()
         self.pace = self.latency = 0.0
         self.down = False
         for link in list(self.links):
             link.unclog()
-            if link.silent:
+            if link.silent and not silence_stays:
                 link.end("reset")

@@ -10,7 +10,7 @@ from tests.simulation.faults import KINDS, may_end_by
 from tests.simulation.ledger import Ended, Sent
 from tests.simulation.plan import Call
 from tests.simulation.replies import REPLIES
-from tests.simulation.world import BACKOFF, LAST_CALL, READ, RECOVERY, World
+from tests.simulation.world import BACKOFF, CLOSE, HANDSHAKE, LAST_CALL, READ, RECOVERY, World, last_call
 from trio_mcp_resilient import Resend, SessionEnded, SessionStarted, State, StateChanged
 from trio_mcp_resilient._policy import HARMLESS
 from trio_mcp_resilient._secrets import fingerprint
@@ -32,7 +32,7 @@ def judge(world: World) -> list[str]:
 
 
 def _planned(world: World) -> Iterator[tuple[Call, Ended]]:
-    last = [Call(LAST_CALL, world.plan.calm_at, "charge"), Call(LAST_CALL + 1, 0.0, "list_tools")]
+    last = [last_call(world.plan.calm_at), Call(LAST_CALL + 1, 0.0, "list_tools")]
     for call in (*world.plan.calls, *last):
         ended = world.ledger.ended.get(call.number)
         if ended is not None:
@@ -68,8 +68,9 @@ def _calls_end(world: World) -> Iterator[str]:
 
 def _calls_end_as_they_may(world: World) -> Iterator[str]:
     settings = world.plan.settings
-    expected = may_end_by(world.plan.faults, settings.idle_timeout is not None)
-    single = world.plan.faults[0] if len(world.plan.faults) == 1 and world.plan.faults[0].amount <= 1 else None
+    expected = may_end_by(world.plan.faults, settings)
+    single = len(world.plan.faults) == 1 and world.plan.faults[0].amount <= 1
+    sessions_go = settings.idle_timeout is not None or any(KINDS[f.kind].loses for f in world.plan.faults)
     opening = world.ledger.ended[0]
     if opening.how not in {"result", "cancelled"} | (expected & {"GaveUp", "HandshakeFailed"}):
         yield f"opening ended by {opening.how}: {opening.error!r}"
@@ -80,13 +81,14 @@ def _calls_end_as_they_may(world: World) -> Iterator[str]:
         if call.timeout is not None:
             allowed.add("MCPError")
         if settings.leaves != "at the end":
-            allowed |= {"OutcomeUnknown", "ClosedResourceError", "SessionLost", "ConnectionLost"}
-        if call.ends == "detach" or settings.resumable:
+            allowed |= {"OutcomeUnknown", "ClosedResourceError", "SessionLost", "ConnectionLost", "cancelled"}
+        resumes = settings.resumable and not settings.json_mode and settings.version == "2025-11-25"
+        if (call.ends == "detach" and not resumes) or (settings.resumable and sessions_go):
             # What could be resumed goes with the session that kept it.
-            allowed |= {"OutcomeUnknown"} if any(KINDS[f.kind].loses for f in world.plan.faults) or settings.idle_timeout else set()
+            allowed.add("OutcomeUnknown")
         if (call.resend or settings.resend) is Resend.NEVER:
             allowed |= {"SessionLost", "ConnectionLost", "RequestRefused", "OutcomeUnknown"}
-        elif single is not None and call.rpc_method in HARMLESS and settings.leaves == "at the end":
+        elif single and call.rpc_method in HARMLESS and settings.leaves == "at the end":
             allowed.discard("OutcomeUnknown")
         if ended.how not in allowed and ended.ended >= 0:
             yield f"call {call.number} ended by {ended.how}, not one of {sorted(allowed)}: {ended.error!r}"
@@ -101,6 +103,9 @@ def _nothing_ran_that_did_not(world: World) -> Iterator[str]:
             yield f"call {call.number} ended by {ended.how}, but ran {runs} times: {ended.error}"
         if ended.how == "result" and not runs and not made_up:
             yield f"call {call.number} has a result, but never ran"
+        # A client that is closed does not look how far a request has got.
+        if world.plan.settings.leaves != "at the end":
+            continue
         if ended.how == "OutcomeUnknown" and not any(s.whole for s in _sent_by_call(world)[call.number]):
             yield f"call {call.number} ended by OutcomeUnknown, but never left whole"
 
@@ -194,8 +199,12 @@ def _liveness(world: World) -> Iterator[str]:
     ended = world.ledger.ended.get(LAST_CALL)
     if ended is None:
         return
-    pauses = [float(REPLIES[f.how].headers.get("retry-after", 0)) for f in world.plan.faults if f.kind == "answer"]
+    answers = [REPLIES[fault.how] for fault in world.plan.faults if fault.kind == "answer"]
+    pauses = [float(reply.headers.get("retry-after", 0)) for reply in answers]
     bound = max([BACKOFF.cap, *pauses]) + 4 * world.plan.settings.latency
+    if world.plan.settings.silence_stays and any(KINDS[fault.kind].silent for fault in world.plan.faults):
+        # An attempt that waits in silence is given up first.
+        bound += HANDSHAKE + CLOSE
     if ended.how != "result":
         yield f"the call after all faults ended by {ended.how}: {ended.error!r}"
     elif ended.ended - ended.began > bound + 0.01:

@@ -17,6 +17,8 @@ from trio_mcp_resilient.testing import DIALECTS
 TOOLS = {"charge": None, "peek": {"readOnlyHint": True}, "put": {"idempotentHint": True}}
 """The tools there are, with their annotations: only the first is never safe to repeat."""
 
+VERSIONS = ("2025-11-25", "2025-11-25", "2025-06-18", "2025-03-26")
+
 METHODS = {
     "list_tools": "tools/list",
     "list_resources": "resources/list",
@@ -88,6 +90,8 @@ class Settings:
     listed: bool = True
     """Whether the application lists the tools before it calls any."""
     latency: float = 0.0
+    silence_stays: bool = False
+    """Whether what has gone silent stays so, also when everything else is well again."""
     leaves: str = "at the end"
     """When the application leaves the client's block: `at the end`, `early`, or `cancelled`."""
 
@@ -155,11 +159,12 @@ def _draw_settings(dice: random.Random, real: bool) -> Settings:
         keepalive=dice.choice([None, None, 2.0, 7.0]),
         dialect="404-rpc" if real or dice.random() < 0.4 else dice.choice(sorted(DIALECTS)),
         idle_timeout=dice.choice([None, None, None, 3.0, 8.0]),
-        version="2025-11-25" if real else dice.choice(["2025-11-25", "2025-11-25", "2025-06-18", "2025-03-26"]),
+        version="2025-11-25" if real else dice.choice(VERSIONS),
         resend=dice.choice([Resend.REFUSED] * 5 + [Resend.NEVER, Resend.IDEMPOTENT, Resend.ALWAYS]),
         call_keys=dice.random() < 0.2,
         listed=dice.random() < 0.8,
         latency=dice.choice([0.0, 0.0, 0.02, 0.3]),
+        silence_stays=dice.random() < 0.3,
         leaves=dice.choice(["at the end"] * 8 + ["early", "cancelled"]),
     )
 
@@ -175,8 +180,8 @@ def _draw_call(dice: random.Random, number: int, moments: list[float], settings:
         return Call(number, at, dice.choice(sorted(METHODS)), **more)
     seconds = dice.choice([0.0, 0.0, 0.1, 1.0, 4.0, 9.0])
     ends = dice.choice(["result"] * 8 + ["tool error", "rpc error", "detach"])
-    if settings.real and ends == "detach":
-        ends = "result"
+    if settings.resumable and dice.random() < 0.4:
+        ends = "detach"
     if dice.random() < 0.1:
         more["timeout"] = dice.choice([0.05, 2.0, 8.0])
     if dice.random() < 0.25:

@@ -35,12 +35,14 @@ def _error(code: int, message: str) -> Any:
 
 
 def _among_strangers(seen: SeenRequest) -> str:
-    return _events(_wrong_result(99999), _wrong_result("none"), right_result(seen), _wrong_result(seen.rpc_id))
+    strangers = (_wrong_result(99999), _wrong_result("none"))
+    return _events(*strangers, right_result(seen), _wrong_result(seen.rpc_id))
 
 
 def _big(size: int) -> Any:
     def body(seen: SeenRequest) -> str:
-        said = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * size}}
+        params = {"level": "info", "data": "x" * size}
+        said = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
         return _events(said, right_result(seen))
 
     return body
@@ -112,6 +114,8 @@ REPLIES: dict[str, Reply] = {
 }
 
 FINAL = frozenset(
-    name for name, reply in REPLIES.items() if not reply.tools_only and reply.status not in (408, 429, 500, 502, 503, 504)
+    name
+    for name, reply in REPLIES.items()
+    if not reply.tools_only and reply.status not in (408, 429, 500, 502, 503, 504)
 )
 """Answers that, to `initialize`, no later attempt would mend."""

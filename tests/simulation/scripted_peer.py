@@ -37,8 +37,8 @@ class ScriptedPeer:
         server.protocol_version = settings.version
         server.idle_timeout = math.inf if settings.idle_timeout is None else settings.idle_timeout
         server.dialect(settings.dialect)
-        for name, annotations in TOOLS.items():
-            server.tool(name, _work, **({} if annotations is None else {"annotations": annotations}))
+        for name, hints in TOOLS.items():
+            server.tool(name, _work, **({} if hints is None else {"annotations": hints}))
         server.resource(URI, "text of one")
         server.prompt("greet", "hello {name}")
         for method, handler in list(server.methods.items()):

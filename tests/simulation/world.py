@@ -16,7 +16,7 @@ from tests.simulation.ledger import Ended, Ledger
 from tests.simulation.network import Network
 from tests.simulation.plan import Call, Plan
 from tests.simulation.scripted_peer import ScriptedPeer, open_scripted_peer
-from trio_mcp_resilient import Backoff, Client, Event, SessionEnded, Statistics, open_client
+from trio_mcp_resilient import Backoff, Client, Event, Resend, SessionEnded, Statistics, open_client
 from trio_mcp_resilient._flight import EndReason
 from trio_mcp_resilient._secrets import fingerprint
 from trio_mcp_resilient.testing import MemoryStream, Rule, ScriptedServer, ScriptedSession
@@ -29,6 +29,11 @@ SETTLED = 120.0
 """How long the server may take to notice that everybody has left."""
 LAST_CALL = 1000
 """The number of the call that is made once all is calm."""
+
+
+def last_call(at: float) -> Call:
+    """The call that has to succeed once all is calm."""
+    return Call(LAST_CALL, at, "charge", resend=Resend.REFUSED)
 
 
 class World:
@@ -50,6 +55,7 @@ class World:
         self._rules: list[tuple[Fault, Rule]] = []
         self._held: list[Any] = []
         self._over = trio.Event()
+        self._all_ended = trio.Event()
 
     # -- what faults are done by ------------------------------------------------------------------
 
@@ -153,9 +159,8 @@ class World:
                 async with open_client(self.peer.url, **self._options()) as self.client:
                     opening.ended, opening.how = trio.current_time(), "result"
                     self.ledger.note("opened")
-                    for call in self.plan.calls:
-                        nursery.start_soon(self._call, call)
-                    await self._stay(nursery)
+                    nursery.start_soon(self._call_all)
+                    await self._stay()
                     self.statistics = self.client.statistics()
             if scope.cancelled_caught and opening.how == "never":
                 opening.ended, opening.how = trio.current_time(), "cancelled"
@@ -195,7 +200,13 @@ class World:
                 self.ledger.problem(f"generation {event.generation} was thrown away, but its session lives")
         self.ledger.told(event)
 
-    async def _stay(self, nursery: trio.Nursery) -> None:
+    async def _call_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for call in self.plan.calls:
+                nursery.start_soon(self._call, call)
+        self._all_ended.set()
+
+    async def _stay(self) -> None:
         if self.plan.settings.listed:
             await self._call(Call(LAST_CALL + 1, 0.0, "list_tools"))
         if self.plan.settings.leaves == "early":
@@ -205,20 +216,17 @@ class World:
         self._breaking.cancel()
         self.calm()
         await wait_all_tasks_blocked()
-        await self._call(Call(LAST_CALL, trio.current_time(), "charge"))
-        while any(ended.ended < 0 for ended in self.ledger.ended.values()) or self._not_begun():
-            await trio.sleep(1)
-
-    def _not_begun(self) -> bool:
-        return any(call.number not in self.ledger.ended for call in self.plan.calls)
+        await self._call(last_call(trio.current_time()))
+        await self._all_ended.wait()
 
     def calm(self) -> None:
         """End every fault."""
         for held in self._held:
             held.release()
+        stays = self.plan.settings.silence_stays
         silent = any(KINDS[fault.kind].silent for fault in self.plan.faults)
-        self.peer.calm(cut=silent)
-        self.network.heal()
+        self.peer.calm(cut=silent and not stays)
+        self.network.heal(silence_stays=stays)
         self.ledger.note("calm")
 
     # -- calls ------------------------------------------------------------------------------------
@@ -242,11 +250,12 @@ class World:
                     ended.how = "result" if is_the_tools_own(call, error) else type(error).__name__
                 else:
                     ended.how, ended.problem = "result", wrong_with(call, result, progress)
+                finally:
+                    ended.ended = trio.current_time()
+                    if ended.how == "never":
+                        ended.how = "cancelled"
+                    self.ledger.note(f"ended   {call.number} {ended.how}")
             nursery.cancel_scope.cancel()
-        if scope.cancelled_caught:
-            ended.how = "cancelled"
-        ended.ended = trio.current_time()
-        self.ledger.note(f"ended   {call.number} {ended.how}")
 
     # -- afterwards -------------------------------------------------------------------------------
 
