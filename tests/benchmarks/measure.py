@@ -46,15 +46,15 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=3,
-    calls={1: 400, 20: 400, 100: 600, 500: 1000},
+    rounds=5,
+    calls={1: 200, 20: 200, 100: 300, 500: 500},
     rescued=(1, 100, 1000, 5000),
     widths=(1, 20, 100, 1000),
     losses=10_000,
     clients=(1, 100, 1000),
     sdk_clients=(1, 100),
     in_flight=1000,
-    imports=7,
+    imports=5,
 )
 QUICK = Plan(
     rounds=1,
@@ -89,8 +89,9 @@ class Bench:
         self._files = allow_open_files()
         found: dict[str, Any] = {"made": self._made()}
         for part in parts:
-            self._say(f"{part} ...")
+            began = time.monotonic()
             found[part] = PARTS[part](self)
+            self._say(f"{part}: {time.monotonic() - began:.0f} s")
         return found
 
     def _made(self) -> dict[str, Any]:
@@ -206,9 +207,12 @@ def once(module: str, *arguments: str, extra_env: Mapping[str, str] | None = Non
 
 
 def medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median of each figure over the rounds, or the first failure."""
+    """Return the median of each figure over the rounds, and CPU by round; or the first failure."""
     failed = next((each for each in rounds if "failed" in each), None)
-    return failed or {figure: statistics.median(each[figure] for each in rounds) for figure in rounds[0]}
+    if failed is not None:
+        return failed
+    middle = {figure: statistics.median(each[figure] for each in rounds) for figure in rounds[0]}
+    return {**middle, "cpu_us_by_round": [each["cpu_us"] for each in rounds]}
 
 
 def joined(numbers: tuple[int, ...]) -> str:

@@ -73,6 +73,12 @@ async def unit(client: Client) -> tuple[float, float]:
     return handshake, trip
 
 
+def ratio(lost: list[float], calm: list[float], handshake: float) -> float:
+    """Return what a loss took, over a handshake and as many calls without: round by round, the median."""
+    pairs = zip(lost, calm, strict=True)
+    return statistics.median(with_loss / (handshake + without) for with_loss, without in pairs)
+
+
 async def rescue(client: Client, control: Control, rounds: int, sizes: list[int]) -> dict[str, Any]:
     """Lose the session, then make N calls at once: how long until the last is answered?"""
     handshake, trip = await unit(client)
@@ -90,6 +96,7 @@ async def rescue(client: Client, control: Control, rounds: int, sizes: list[int]
         found["sizes"][size] = {
             "rescued_s": statistics.median(lost),
             "calm_s": statistics.median(calm),
+            "ratio": ratio(lost, calm, handshake),
             "handshakes_per_loss": handshakes / turns,
         }
     return found
@@ -112,6 +119,7 @@ async def thousand(client: Client, control: Control, rounds: int, widths: list[i
         found["widths"][width] = {
             "lost_s": statistics.median(lost),
             "calm_s": statistics.median(calm),
+            "ratio": ratio(lost, calm, handshake),
             "handshakes": max(each["handshakes"] for each in counted),
             "refused": statistics.median(each["refused"] for each in counted),
         }
