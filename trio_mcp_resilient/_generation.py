@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,7 +68,7 @@ class Generation:
         self._flights: dict[RequestId, Flight] = {}
         self._condemned = trio.Event()
         self._idle = trio.Event()
-        self._standing = trio.CancelScope()
+        self._standing: list[trio.CancelScope] = []
         self._last_used = 0.0
         self._over = False
         self._nursery: trio.Nursery
@@ -109,7 +109,7 @@ class Generation:
                 try:
                     await self._connect(wire)
                     task_status.started(self)
-                    self._nursery.start_soon(self._attend)
+                    self._attend()
                     await self._condemned.wait()
                     if self._flights:
                         await self._idle.wait()
@@ -159,7 +159,8 @@ class Generation:
         drain = 0.0 if end.reason is EndReason.CLOSED else self._around.timeouts.drain
         for flight in self._flights.values():
             flight.tell(end, drain)
-        self._standing.cancel(reason="the session ended")
+        for scope in self._standing:
+            scope.cancel(reason="the session ended")
         self._condemned.set()
         return True
 
@@ -251,14 +252,19 @@ class Generation:
 
     # -- while it stands ----------------------------------------------------------------------
 
-    async def _attend(self) -> None:
-        """Do what a session needs for as long as it stands, and not while it drains."""
-        with self._standing:
-            async with trio.open_nursery() as nursery:
-                if self._around.get_stream:
-                    nursery.start_soon(self._listen)
-                if self._around.timeouts.keepalive < math.inf:
-                    nursery.start_soon(self._keep_alive)
+    def _attend(self) -> None:
+        """Begin what a session needs for as long as it stands, and not while it drains."""
+        if self._around.get_stream:
+            self._nursery.start_soon(self._while_standing, self._listen)
+        if self._around.timeouts.keepalive < math.inf:
+            self._nursery.start_soon(self._while_standing, self._keep_alive)
+
+    async def _while_standing(self, chore: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope() as scope:
+            self._standing.append(scope)
+            if self.end is not None:
+                scope.cancel()
+            await chore()
 
     async def _listen(self) -> None:
         on_gap = partial(self._around.on_gap, self.number)

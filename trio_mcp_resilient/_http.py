@@ -105,7 +105,8 @@ class PlainWire:
         self._endpoint = endpoint
         self._fields = fields
         self._read_timeout = read_timeout
-        self._cookies = httpx.Cookies()
+        self._cookies: httpx.Cookies | None = None
+        """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
     async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
         """Send a request, following redirects that stay on the origin and keep the method."""
@@ -123,8 +124,8 @@ class PlainWire:
     async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response:
         endpoint = self._endpoint
         fields = (*self._fields, *headers)
-        if self._cookies:
-            fields = (*fields, *self._cookie_header())
+        if self._cookies is not None:
+            fields = (*fields, *self._cookie_header(self._cookies))
         try:
             response = await self._connections.request(
                 endpoint,
@@ -144,15 +145,16 @@ class PlainWire:
         if any(name == b"set-cookie" for name, _ in response.headers):
             # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
             told = httpx.Response(200, headers=list(response.headers), request=self._as_httpx())
+            self._cookies = httpx.Cookies() if self._cookies is None else self._cookies
             self._cookies.extract_cookies(told)
         return response
 
     def _as_httpx(self) -> httpx.Request:
         return httpx.Request("POST", self._endpoint.url)
 
-    def _cookie_header(self) -> RawHeaders:
+    def _cookie_header(self, cookies: httpx.Cookies) -> RawHeaders:
         request = self._as_httpx()
-        self._cookies.set_cookie_header(request)
+        cookies.set_cookie_header(request)
         value = request.headers.get("cookie")
         return () if value is None else ((b"cookie", value.encode("ascii")),)
 

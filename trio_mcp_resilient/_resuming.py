@@ -118,13 +118,13 @@ async def _once(
     try:
         if response.status == 200 and media_type(response) == "text/event-stream":
             answer = await watch.read(response, flight.request_id, deliver, cursor)
-            if answer is None or answer.message is None:
+            if answer is None:
                 return None
             outcome = exchange.answered(method, response, answer)
             if outcome.fate is Fate.LOST:
                 # It is this GET that was refused; the request was taken on long before.
                 return Outcome(Fate.UNKNOWN, evidence=outcome.evidence, session_gone=True)
-            return outcome
+            return None if answer.message is None else outcome
         verdict, evidence = await exchange.read_refusal("GET", response)
         if verdict is Verdict.SESSION_LOST:
             # The stream went with the session; that the call was running before is no secret.
