@@ -80,6 +80,10 @@ class SdkExample(Other):
         return Call("multi-greet", {"name": key, "key": key}, f"Good morning, {key}!")
 
 
+NODE = ["node", "--require", str(HERE / "loopback.cjs")]
+"""The examples take no host and would listen on every interface."""
+
+
 def _npm(*path: str) -> str:
     return str(Path(NPM_FOLDER, "node_modules", *path))
 
@@ -92,7 +96,7 @@ def _mcp(name: str, python: str) -> Other:
 EVERYTHING = Everything(
     Kind(
         "npm-everything",
-        ["node", _npm("@modelcontextprotocol", "server-everything", "dist", "index.js"), "streamableHttp"],
+        [*NODE, _npm("@modelcontextprotocol", "server-everything", "dist", "index.js"), "streamableHttp"],
     ),
     resumable=True,
     records=False,
@@ -103,7 +107,9 @@ SDK_EXAMPLE = SdkExample(
         [
             "sh",
             "-c",
-            'MCP_PORT="$PORT" exec node "$0"',
+            'MCP_PORT="$PORT" exec "$@"',
+            "sh",
+            *NODE,
             _npm(
                 "@modelcontextprotocol", "sdk", "dist", "esm", "examples", "server", "simpleStreamableHttp.js"
             ),
@@ -112,7 +118,7 @@ SDK_EXAMPLE = SdkExample(
     resumable=True,
     records=False,
 )
-NPM_FASTMCP = Other(Kind("npm-fastmcp", ["node", str(HERE / "fastmcp_server.mjs")]), resumable=True)
+NPM_FASTMCP = Other(Kind("npm-fastmcp", [*NODE, str(HERE / "fastmcp_server.mjs")]), resumable=True)
 PYPI_FASTMCP = Other(
     Kind("pypi-fastmcp", [FASTMCP_PYTHON, str(HERE / "fastmcp_server.py")]), resumable=False, expires=True
 )
