@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from urllib.request import getproxies, proxy_bypass
@@ -95,21 +96,14 @@ def _encode(headers: Mapping[str, str]) -> RawHeaders:
     return tuple(fields)
 
 
-class PlainWire:
-    """An endpoint straight over Trio-native connections, owned by one generation."""
+class _Following(ABC):
+    """Sends to one endpoint, following redirects that stay on its origin and keep the method."""
 
-    def __init__(
-        self, connections: Connections, endpoint: Endpoint, fields: RawHeaders, read_timeout: float
-    ) -> None:
-        self._connections = connections
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._fields = fields
-        self._read_timeout = read_timeout
-        self._cookies: httpx.Cookies | None = None
-        """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
     async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
-        """Send a request, following redirects that stay on the origin and keep the method."""
+        """Send one request and return once the head of its final answer is here."""
         response = await self._send_once(method, headers, body)
         for _ in range(MAX_REDIRECTS):
             there = _redirect(self._endpoint, method, response)
@@ -120,6 +114,23 @@ class PlainWire:
             self._endpoint = there
             response = await self._send_once(method, headers, body)
         return response
+
+    @abstractmethod
+    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response: ...
+
+
+class PlainWire(_Following):
+    """An endpoint straight over Trio-native connections, owned by one generation."""
+
+    def __init__(
+        self, connections: Connections, endpoint: Endpoint, fields: RawHeaders, read_timeout: float
+    ) -> None:
+        super().__init__(endpoint)
+        self._connections = connections
+        self._fields = fields
+        self._read_timeout = read_timeout
+        self._cookies: httpx.Cookies | None = None
+        """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
     async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response:
         endpoint = self._endpoint
@@ -163,7 +174,7 @@ class PlainWire:
         await self._connections.aclose()
 
 
-class HttpxWire:
+class HttpxWire(_Following):
     """An endpoint through an `httpx.AsyncClient`, with its auth flow, cookies and event hooks."""
 
     def __init__(
@@ -175,23 +186,11 @@ class HttpxWire:
         *,
         owned: bool,
     ) -> None:
+        super().__init__(endpoint)
         self._client = client
-        self._endpoint = endpoint
         self._fields = fields
         self._read_timeout = None if read_timeout == math.inf else read_timeout
         self._owned = owned
-
-    async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
-        """Send a request, following redirects that stay on the origin and keep the method."""
-        response = await self._send_once(method, headers, body)
-        for _ in range(MAX_REDIRECTS):
-            there = _redirect(self._endpoint, method, response)
-            if there is None:
-                break
-            await response.aclose()
-            self._endpoint = there
-            response = await self._send_once(method, headers, body)
-        return response
 
     async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> HttpxResponse:
         request = self._client.build_request(
