@@ -284,7 +284,7 @@ KINDS: dict[str, Kind] = {
             "how": d.choice(["refuse", "hang", "crash"]),
             "seconds": d.choice([0.1, 1.0, 4.0, 12.0, 40.0]),
         },
-        _down, UNKNOWN, NO_WAY_BACK, weight=3,
+        _down, UNKNOWN | UNSENT, NO_WAY_BACK, weight=3,
     ),
     "cut all": Kind(lambda d: {"how": d.choice(["reset", "fin"])}, _cut_all, UNKNOWN, UNSENT, weight=2),
     "cut": Kind(_draw_cut, _cut, UNKNOWN, NO_WAY_BACK, weight=5),
@@ -331,7 +331,7 @@ KINDS: dict[str, Kind] = {
     "invalidate": Kind(lambda d: {}, _invalidate, NONE, narrow=True, scripted_only=False, weight=2),
     "speak": Kind(lambda d: {"amount": d.randint(1, 20)}, _speak, NONE, narrow=True),
     "wire down": Kind(
-        _seconds(0.1, 2.0, 12.0), _wire_down, NONE, NO_WAY_BACK, network=True, scripted_only=False, weight=4
+        _seconds(0.1, 2.0, 12.0), _wire_down, UNSENT, NO_WAY_BACK, network=True, scripted_only=False, weight=4
     ),
     "wire cut": Kind(
         lambda d: {
@@ -387,6 +387,9 @@ def may_end_by(faults: tuple[Fault, ...], settings: Settings) -> frozenset[str]:
                 errors |= FINAL_ANSWER
         if fault.kind == "lose" and fault.how != "keep":
             errors |= UNKNOWN
+        if fault.kind == "cut" and fault.how.endswith("end") and settings.json_mode:
+            # Half of a JSON text, sent as if it were all: to `initialize`, that is no MCP server.
+            errors |= FINAL_ANSWER
         if fault.kind == "mid-request" and settings.network:
             # The network has taken it whole.
             errors |= UNKNOWN
