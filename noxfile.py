@@ -21,6 +21,7 @@ nox.options.sessions = [
     "minimal",
     "package",
     "tests",
+    "simulate",
     "conformance",
 ]
 
@@ -196,6 +197,16 @@ def python_with(session: nox.Session, name: str, *requirements: str) -> str:
         session.run("python", "-m", "venv", str(folder))
     session.run(str(python), "-m", "pip", "install", "--quiet", *requirements, external=True)
     return str(python)
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Seeded worlds full of faults: `nox -s simulate -- --runs N --seed S`, or `-- --faults 1000000`.
+
+    The default is over ten thousand sessions, the same on every machine.
+    """
+    session.install("-e", ".", *group("test"))
+    session.run("python", "-m", "tests.simulation", *(session.posargs or ["--runs", "6200", "--seed", "0"]))
 
 
 @nox.session
