@@ -48,6 +48,15 @@ async def test_a_second_attempt_that_never_left_does_not_unsay_the_first(autojum
         assert isinstance(caught.value.__cause__, ConnectionLost)
 
 
+async def test_a_call_that_is_cut_twice_is_counted_once(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False, resend="always") as (server, client):
+        await client.list_tools()
+        server.cut("before-head", when=CALL, times=2)
+        with pytest.raises(OutcomeUnknown):
+            await add(client)
+        assert client.statistics().outcome_unknown == 1
+
+
 async def test_a_call_that_ran_is_not_said_to_have_failed_by_the_listing_after_it(
     autojump_clock: MockClock,
 ) -> None:

@@ -187,7 +187,7 @@ class ResilientDispatcher:
             if self._watcher is not None and outcome.evidence is not None:
                 self._watcher(Resent(call.method, generation.number, outcome.evidence))
             first, outcome = outcome, await self._post(generation, call)
-            if outcome.error is None and outcome.result is None and first.fate is Fate.UNKNOWN:
+            if first.fate is Fate.UNKNOWN and outcome.fate in (Fate.LOST, Fate.UNSENT):
                 # That the second did not run says nothing of the first.
                 raise self._error(call, first, resent=True) from self._error(call, outcome)
             if outcome.result is None:

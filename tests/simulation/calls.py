@@ -53,9 +53,14 @@ async def _harmless(client: Client, call: Call, meta: Any) -> Any:
     return await client.ping(meta=meta)
 
 
-def wrong_with(call: Call, result: Any, progress: list[str]) -> str:
-    """What shows that a result is not this call's own; empty if nothing does."""
-    if (result.meta or {}).get(MARK) != call.number:
+def wrong_with(call: Call, result: Any, progress: list[str], *, marked: bool) -> str:
+    """What shows that a result is not this call's own; empty if nothing does.
+
+    Args:
+        marked: whether the server marks the results of all methods, or only of tools that succeed.
+    """
+    is_marked = marked or (call.is_tool and not result.is_error)
+    if is_marked and (result.meta or {}).get(MARK) != call.number:
         return f"an answer with the mark {result.meta}"
     if call.is_tool:
         text = result.content[0].text

@@ -385,7 +385,10 @@ def may_end_by(faults: tuple[Fault, ...], settings: Settings) -> frozenset[str]:
             errors |= REPLIES[fault.how].alone
             if fault.how in FINAL:
                 errors |= FINAL_ANSWER
-        if fault.kind == "lose" and fault.how != "keep":
+            if settings.resumable and fault.target in ("GET", None):
+                # The answer was to come by that GET.
+                errors |= UNKNOWN
+        if fault.kind == "lose" and (fault.how != "keep" or settings.real):
             errors |= UNKNOWN
         if fault.kind == "cut" and fault.how.endswith("end") and settings.json_mode:
             # Half of a JSON text, sent as if it were all: to `initialize`, that is no MCP server.

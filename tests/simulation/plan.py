@@ -33,6 +33,9 @@ METHODS = {
 }
 """Requests that MCP itself makes harmless to repeat."""
 
+NOT_REAL = {"set_level", "subscribe", "complete"}
+"""Those that the SDK's server does not offer by itself."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -177,7 +180,8 @@ def _draw_call(dice: random.Random, number: int, moments: list[float], settings:
     elif dice.random() < 0.15:
         more["give_up_at_step"] = dice.randint(1, 60)
     if dice.random() >= 0.7:
-        return Call(number, at, dice.choice(sorted(METHODS)), **more)
+        methods = sorted(METHODS.keys() - (NOT_REAL if settings.real else set()))
+        return Call(number, at, dice.choice(methods), **more)
     seconds = dice.choice([0.0, 0.0, 0.1, 1.0, 4.0, 9.0])
     ends = dice.choice(["result"] * 8 + ["tool error", "rpc error", "detach"])
     if settings.resumable and dice.random() < 0.4:

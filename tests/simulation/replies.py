@@ -35,7 +35,8 @@ def _error(code: int, message: str) -> Any:
 
 
 def _among_strangers(seen: SeenRequest) -> str:
-    strangers = (_wrong_result(99999), _wrong_result("none"))
+    error = {"code": -32000, "message": "somebody else's"}
+    strangers = (_wrong_result(99999), _wrong_result("none"), {"jsonrpc": "2.0", "id": 99998, "error": error})
     return _events(*strangers, right_result(seen), _wrong_result(seen.rpc_id))
 
 
