@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_router",
         "_generation",
     ),
-    "all of them": ("_supervisor", "_dispatcher"),
+    "all of them": ("_supervisor", "_dispatcher", "_assembly"),
     "what people hold": ("_client", "_open", "__init__"),
     "the scripted server": (
         "_scripted_records",
@@ -85,8 +85,8 @@ ALLOWED: dict[str, set[str]] = {
     "time": set(),
     # The SDK's seam is typed with anyio's names; nothing else needs them.
     "anyio": {"_dispatcher", "_inbound"},
-    # One place translates httpx's names, one is a transport for it, one has them in its signature.
-    "httpx": {"_http", "_httpx_transport", "_open"},
+    # One place translates httpx's names, one is a transport for it, others have them in a signature.
+    "httpx": {"_http", "_httpx_transport", "_assembly", "_open"},
     "h11": {"_http11", "_http_messages", *LAYERS["the scripted server"]},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}

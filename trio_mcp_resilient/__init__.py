@@ -10,7 +10,7 @@ The package from the ground up; every module imports only what stands above it h
 - HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_flight`, `_exchange`, `_listening`,
   `_resuming`, `_inbound`, `_router`, `_generation`
-- all of them: `_supervisor`, `_dispatcher`
+- all of them: `_supervisor`, `_dispatcher`, `_assembly`
 - what people hold: `_client`, `_open`, re-exported here; `testing`; `__main__`
 """
 

@@ -1,4 +1,4 @@
-"""`open_client`: the parts put together, and taken apart again in the right order."""
+"""`open_client`: the SDK's session on the assembled parts, begun and ended in the right order."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from mcp.client.session import (
 )
 from mcp.shared.exceptions import MCPError
 
+from trio_mcp_resilient._assembly import assemble
 from trio_mcp_resilient._client import Client
 from trio_mcp_resilient._dial import Connect
-from trio_mcp_resilient._dispatcher import ResilientDispatcher
-from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._errors import ResilientError
-from trio_mcp_resilient._events import StreamGap, Watcher, contained
-from trio_mcp_resilient._generation import Generation, Surroundings
-from trio_mcp_resilient._http import wire_opener
-from trio_mcp_resilient._judge import Detect, Judge
+from trio_mcp_resilient._events import Watcher
+from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
-from trio_mcp_resilient._statistics import Counters
-from trio_mcp_resilient._supervisor import Supervisor
 
 MAX_PAGES = 1000
 """How far a listing is followed; a hostile server may have a next page for ever."""
@@ -127,27 +123,32 @@ async def open_client(
     Cancellation: the exit still says goodbye to the server, for at most `close_timeout` seconds.
     Checkpoints: entering and leaving are both.
     """
-    endpoint = Endpoint.parse(url)
-    timeouts = Timeouts(
-        recovery=recovery_timeout,
-        handshake=handshake_timeout,
-        drain=drain_timeout,
-        read=read_timeout,
-        close=close_timeout,
-        keepalive=keepalive,
-    )
-    watcher = None if on_event is None else contained(on_event)
-    counters = Counters()
-    dispatcher = ResilientDispatcher(
+    parts = assemble(
+        url,
+        headers=headers,
+        auth=auth,
+        http_client=http_client,
+        name=name,
+        timeouts=Timeouts(
+            recovery=recovery_timeout,
+            handshake=handshake_timeout,
+            drain=drain_timeout,
+            read=read_timeout,
+            close=close_timeout,
+            keepalive=keepalive,
+        ),
+        backoff=backoff,
+        get_stream=get_stream,
         resend=Resend(resend),
         call_keys=call_keys,
-        backoff=backoff,
-        timeouts=timeouts,
-        counters=counters,
-        watcher=watcher,
+        detect=detect,
+        on_event=on_event,
+        ssl_context=ssl_context,
+        connect=connect,
+        on_started=lambda generation: adopt(generation),
     )
     session = _Session(
-        dispatcher=dispatcher,
+        dispatcher=parts.dispatcher,
         client_info=client_info,
         sampling_callback=sampling_callback,
         elicitation_callback=elicitation_callback,
@@ -155,50 +156,20 @@ async def open_client(
         logging_callback=logging_callback,
         message_handler=message_handler,
     )
-    around = Surroundings(
-        endpoint=endpoint,
-        open_wire=wire_opener(
-            endpoint,
-            headers=headers,
-            auth=auth,
-            http_client=http_client,
-            ssl_context=ssl_context,
-            connect=connect,
-            read_timeout=read_timeout,
-        ),
-        timeouts=timeouts,
-        inbound=dispatcher.inbound,
-        next_id=dispatcher.next_id,
-        judge=Judge(detect),
-        report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
-        on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
-        get_stream=get_stream,
-    )
 
     def adopt(generation: Generation) -> None:
         session.adopt(generation.session.negotiated)
-        if generation.number > 1 and dispatcher.state.tools is not None:
+        if generation.number > 1 and parts.dispatcher.state.tools is not None:
             nursery.start_soon(_list_again, session)
 
-    supervisor = dispatcher.supervisor = Supervisor(
-        endpoint,
-        lambda number: Generation(number, dispatcher.initialize_params or {}, around),
-        name=name or str(endpoint),
-        backoff=backoff,
-        timeouts=timeouts,
-        counters=counters,
-        prepare=dispatcher.prepare,
-        on_started=adopt,
-        watcher=watcher,
-    )
     async with open_hidden_nursery() as nursery:
         await nursery.start(_host, session)
-        nursery.start_soon(supervisor.run)
+        nursery.start_soon(parts.supervisor.run)
         try:
             await session.initialize()
-            yield Client(session, supervisor, counters, name or str(endpoint))
+            yield Client(session, parts.supervisor, parts.counters, parts.name)
         finally:
-            supervisor.close()
+            parts.supervisor.close()
 
 
 class _Session(ClientSession):

@@ -1,0 +1,105 @@
+"""The parts of one logical connection, put together and not yet running.
+
+What goes on top of them differs: `open_client` puts a session of the SDK's there, and
+`resilient_transport` the two streams that a client of the SDK's wants.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from trio_mcp_resilient._dial import Connect
+from trio_mcp_resilient._dispatcher import ResilientDispatcher
+from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._events import StreamGap, Watcher, contained
+from trio_mcp_resilient._generation import Generation, Surroundings
+from trio_mcp_resilient._http import wire_opener
+from trio_mcp_resilient._judge import Detect, Judge
+from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
+from trio_mcp_resilient._statistics import Counters
+from trio_mcp_resilient._supervisor import Supervisor
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one logical connection is made of."""
+
+    name: str
+    """What log lines call it."""
+    dispatcher: ResilientDispatcher
+    supervisor: Supervisor
+    counters: Counters
+
+
+def assemble(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None,
+    auth: httpx.Auth | None,
+    http_client: httpx.AsyncClient | None,
+    name: str | None,
+    timeouts: Timeouts,
+    backoff: Backoff,
+    get_stream: bool,
+    resend: Resend,
+    call_keys: bool,
+    detect: Detect | None,
+    on_event: Watcher | None,
+    ssl_context: ssl.SSLContext | None,
+    connect: Connect | None,
+    on_started: Callable[[Generation], None],
+) -> Parts:
+    """Put the parts together. The arguments are those of `open_client`; nothing is opened yet.
+
+    Args:
+        on_started: called with each new session once it stands, before any call uses it.
+
+    Raises:
+        ValueError: an argument makes no sense.
+    """
+    endpoint = Endpoint.parse(url)
+    watcher = None if on_event is None else contained(on_event)
+    counters = Counters()
+    dispatcher = ResilientDispatcher(
+        resend=resend,
+        call_keys=call_keys,
+        backoff=backoff,
+        timeouts=timeouts,
+        counters=counters,
+        watcher=watcher,
+    )
+    around = Surroundings(
+        endpoint=endpoint,
+        open_wire=wire_opener(
+            endpoint,
+            headers=headers,
+            auth=auth,
+            http_client=http_client,
+            ssl_context=ssl_context,
+            connect=connect,
+            read_timeout=timeouts.read,
+        ),
+        timeouts=timeouts,
+        inbound=dispatcher.inbound,
+        next_id=dispatcher.next_id,
+        judge=Judge(detect),
+        report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
+        on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
+        get_stream=get_stream,
+    )
+    supervisor = dispatcher.supervisor = Supervisor(
+        endpoint,
+        lambda number: Generation(number, dispatcher.initialize_params or {}, around),
+        name=name or str(endpoint),
+        backoff=backoff,
+        timeouts=timeouts,
+        counters=counters,
+        prepare=dispatcher.prepare,
+        on_started=on_started,
+        watcher=watcher,
+    )
+    return Parts(name or str(endpoint), dispatcher, supervisor, counters)
