@@ -32,8 +32,9 @@ async def open_server() -> AsyncGenerator[ScriptedServer, None]:
 
 @asynccontextmanager
 async def open_pair(**options: Any) -> AsyncGenerator[tuple[ScriptedServer, Client], None]:
-    """A server, and a client of it that is ready."""
+    """A server, and a client of it that is ready, of the era of sessions unless it is told otherwise."""
     options.setdefault("backoff", STEADY)
+    options.setdefault("mode", "legacy")
     async with open_server() as server:
         async with open_client(server.url, connect=server.connect, **options) as client:
             yield server, client

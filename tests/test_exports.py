@@ -16,6 +16,7 @@ PUBLIC = {
     "Client",
     "State",
     "Statistics",
+    "Subscription",
     # What they choose.
     "Backoff",
     "Resend",

@@ -97,7 +97,7 @@ class Broken(httpx.Auth):
 async def test_what_an_auth_flow_raises_reaches_the_caller_as_itself(autojump_clock: MockClock) -> None:
     async with open_server() as server:
         async with open_client(
-            server.url, connect=server.connect, auth=Broken(3), get_stream=False
+            server.url, connect=server.connect, auth=Broken(3), get_stream=False, mode="legacy"
         ) as client:
             with pytest.raises(LookupError, match="no credentials"):
                 await add(client)
@@ -205,7 +205,7 @@ async def test_a_redirect_off_the_origin_is_not_followed(autojump_clock: MockClo
     async with open_server() as server:
         server.answer(307, "", headers={"location": "http://evil.test/mcp"}, when="initialize")
         with pytest.raises(HandshakeFailed, match="redirect off its origin"):
-            async with open_client(server.url, connect=server.connect):
+            async with open_client(server.url, connect=server.connect, mode="legacy"):
                 pytest.fail("there is no session to work with")
         assert len(server.requests) == 1
 

@@ -376,7 +376,7 @@ async def test_a_404_to_the_first_handshake_is_a_wrong_url_said_at_once(autojump
         server.answer(404, "<h1>Not Found</h1>", content_type="text/html", when="initialize")
         began = trio.current_time()
         with pytest.raises(HandshakeFailed) as caught:
-            async with open_client(server.url, connect=server.connect):
+            async with open_client(server.url, connect=server.connect, mode="legacy"):
                 pytest.fail("there is no session to work with")
         assert trio.current_time() == began
         assert server.url in str(caught.value)

@@ -154,7 +154,7 @@ async def lossy_server(variant: str) -> AsyncGenerator[tuple[LossyServer, str], 
 @pytest.mark.parametrize("variant", REFUSALS)
 async def test_the_call_that_meets_the_loss_is_made_again_on_a_new_session(variant: str) -> None:
     async with lossy_server(variant) as (server, url):
-        async with open_client(url) as client:
+        async with open_client(url, mode="legacy") as client:
             result = await client.call_tool("echo", {})
         assert isinstance(result, CallToolResult)
         assert result.content == [TextContent(type="text", text="ok")]

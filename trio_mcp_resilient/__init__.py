@@ -5,13 +5,13 @@ The package from the ground up; every module imports only what stands above it h
 
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
-- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_judge`, `_session`,
-  `_restoring`
+- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_eras`, `_judge`, `_envelope`,
+  `_session`, `_restoring`
 - HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`, `_http`
-- one session: `_nursery`, `_answers`, `_handshake`, `_flight`, `_exchange`, `_listening`,
-  `_resuming`, `_inbound`, `_router`, `_generation`
+- one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`,
+  `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
 - all of them: `_supervisor`, `_dispatcher`, `_assembly`
-- what people hold: `_client`, `_open`, re-exported here; `testing`; `__main__`
+- what people hold: `_rounds`, `_subscription`, `_client`, `_open`, re-exported here; `testing`; `__main__`
 """
 
 from trio_mcp_resilient._client import Client as Client
@@ -45,6 +45,7 @@ from trio_mcp_resilient._policy import Backoff as Backoff
 from trio_mcp_resilient._policy import Resend as Resend
 from trio_mcp_resilient._states import State as State
 from trio_mcp_resilient._statistics import Statistics as Statistics
+from trio_mcp_resilient._subscription import Subscription as Subscription
 
 
 def _show_the_public_path() -> None:

@@ -15,6 +15,7 @@ import httpx
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._dispatcher import ResilientDispatcher
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import Mode
 from trio_mcp_resilient._events import StreamGap, Watcher, contained
 from trio_mcp_resilient._generation import Generation, Surroundings
 from trio_mcp_resilient._http import wire_opener
@@ -33,6 +34,8 @@ class Parts:
     dispatcher: ResilientDispatcher
     supervisor: Supervisor
     counters: Counters
+    watcher: Watcher | None
+    """Takes the events; it never raises."""
 
 
 def assemble(
@@ -45,6 +48,8 @@ def assemble(
     timeouts: Timeouts,
     backoff: Backoff,
     get_stream: bool,
+    mode: Mode,
+    log_level: str | None,
     resend: Resend,
     call_keys: bool,
     detect: Detect | None,
@@ -71,6 +76,7 @@ def assemble(
         timeouts=timeouts,
         counters=counters,
         watcher=watcher,
+        log_level=log_level,
     )
     around = Surroundings(
         endpoint=endpoint,
@@ -90,10 +96,11 @@ def assemble(
         report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
         on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
         get_stream=get_stream,
+        mode=mode,
     )
     supervisor = dispatcher.supervisor = Supervisor(
         endpoint,
-        lambda number: Generation(number, dispatcher.initialize_params or {}, around),
+        lambda number: Generation(number, dispatcher.introduction, around),
         name=name or str(endpoint),
         backoff=backoff,
         timeouts=timeouts,
@@ -102,4 +109,4 @@ def assemble(
         on_started=on_started,
         watcher=watcher,
     )
-    return Parts(name or str(endpoint), dispatcher, supervisor, counters)
+    return Parts(name or str(endpoint), dispatcher, supervisor, counters, watcher)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, final
 
 import mcp_types as types
@@ -9,11 +11,14 @@ import trio
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import RequestParamsMeta
+from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from trio_mcp_resilient._dispatcher import resend_override
 from trio_mcp_resilient._policy import Resend
+from trio_mcp_resilient._rounds import in_rounds
 from trio_mcp_resilient._states import State
 from trio_mcp_resilient._statistics import Counters, Statistics
+from trio_mcp_resilient._subscription import Subscription, Wanted, subscribe
 from trio_mcp_resilient._supervisor import Supervisor
 
 
@@ -34,11 +39,22 @@ class Client:
     background, and whether it ran is not known. Every request method is a checkpoint.
     """
 
-    def __init__(self, session: ClientSession, supervisor: Supervisor, counters: Counters, name: str) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        supervisor: Supervisor,
+        counters: Counters,
+        name: str,
+        *,
+        max_rounds: int,
+        on_gap: Callable[[], Awaitable[None]],
+    ) -> None:
         self._session = session
         self._supervisor = supervisor
         self._counters = counters
         self._name = name
+        self._max_rounds = max_rounds
+        self._on_gap = on_gap
 
     def __repr__(self) -> str:
         return f"<Client {self._name} {self.state} generation {self.generation}>"
@@ -130,17 +146,27 @@ class Client:
             meta: the request's `_meta`.
             resend: this call's policy, instead of the client's.
         """
-        if resend is None:
-            return await self._session.call_tool(
-                name, arguments, read_timeout_seconds, progress_callback, meta=meta
+
+        def make(
+            answers: types.InputResponses | None, state: str | None
+        ) -> Awaitable[types.CallToolResult | types.InputRequiredResult]:
+            return self._session.call_tool(
+                name,
+                arguments,
+                read_timeout_seconds,
+                progress_callback,
+                input_responses=answers,
+                request_state=state,
+                meta=meta,
+                allow_input_required=True,
             )
-        token = resend_override.set(Resend(resend))
+
+        token = None if resend is None else resend_override.set(Resend(resend))
         try:
-            return await self._session.call_tool(
-                name, arguments, read_timeout_seconds, progress_callback, meta=meta
-            )
+            return await in_rounds(self._session, make, self._max_rounds)
         finally:
-            resend_override.reset(token)
+            if token is not None:
+                resend_override.reset(token)
 
     async def list_tools(
         self, *, params: types.PaginatedRequestParams | None = None
@@ -164,7 +190,15 @@ class Client:
         self, uri: str, *, meta: RequestParamsMeta | None = None
     ) -> types.ReadResourceResult:
         """Read a resource."""
-        return await self._session.read_resource(uri, meta=meta)
+
+        def make(
+            answers: types.InputResponses | None, state: str | None
+        ) -> Awaitable[types.ReadResourceResult | types.InputRequiredResult]:
+            return self._session.read_resource(
+                uri, input_responses=answers, request_state=state, meta=meta, allow_input_required=True
+            )
+
+        return await in_rounds(self._session, make, self._max_rounds)
 
     async def list_prompts(
         self, *, params: types.PaginatedRequestParams | None = None
@@ -180,7 +214,20 @@ class Client:
         meta: RequestParamsMeta | None = None,
     ) -> types.GetPromptResult:
         """Get a prompt."""
-        return await self._session.get_prompt(name, arguments, meta=meta)
+
+        def make(
+            answers: types.InputResponses | None, state: str | None
+        ) -> Awaitable[types.GetPromptResult | types.InputRequiredResult]:
+            return self._session.get_prompt(
+                name,
+                arguments,
+                input_responses=answers,
+                request_state=state,
+                meta=meta,
+                allow_input_required=True,
+            )
+
+        return await in_rounds(self._session, make, self._max_rounds)
 
     async def complete(
         self,
@@ -192,5 +239,51 @@ class Client:
         return await self._session.complete(ref, argument, context_arguments)
 
     async def ping(self, *, meta: RequestParamsMeta | None = None) -> types.EmptyResult:
-        """Ask the server whether it is there; a lost session is repaired on the way."""
+        """Ask the server whether it is there; a lost session is repaired on the way.
+
+        In the modern era, which has no ping, `server/discover` is asked instead, without `meta`.
+        """
+        if self.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await self._session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
+            return types.EmptyResult()
         return await self._session.send_ping(meta=meta)
+
+    def listen(
+        self,
+        *,
+        tools_list_changed: bool = False,
+        prompts_list_changed: bool = False,
+        resources_list_changed: bool = False,
+        resource_subscriptions: Sequence[str] = (),
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Listen for changes at a server of the modern era, through restarts and redeploys.
+
+            async with client.listen(tools_list_changed=True) as subscription:
+                async for event in subscription:
+                    tools = await client.list_tools()
+
+        Entering waits for the server's acknowledgment; leaving tells the server. A stream that
+        breaks is opened again, and then every change it covers is told once, since none is
+        replayed; a `StreamGap` event says so as well.
+
+        Args:
+            tools_list_changed: whether to be told that the list of tools has changed.
+            prompts_list_changed: likewise of prompts.
+            resources_list_changed: likewise of resources.
+            resource_subscriptions: the URIs of resources to be told of.
+
+        Raises:
+            mcp.client.subscriptions.ListenNotSupportedError: the server is of the legacy era.
+            mcp.client.subscriptions.SubscriptionLost: the stream broke before it was acknowledged.
+            mcp.MCPError: the server refused.
+            TypeError: one URI was passed where a sequence of them belongs.
+        """
+        if isinstance(resource_subscriptions, str):
+            raise TypeError("resource_subscriptions is a sequence of URIs")
+        wanted = Wanted(
+            tools_list_changed=tools_list_changed,
+            prompts_list_changed=prompts_list_changed,
+            resources_list_changed=resources_list_changed,
+            resource_subscriptions=tuple(resource_subscriptions),
+        )
+        return subscribe(self._session, wanted, self._on_gap)

@@ -24,7 +24,7 @@ async def ours(url: str) -> AsyncGenerator[Call, None]:
     Without the standalone stream nothing tells it of a lost session before a call meets one: the
     harder case, and the same one at every run.
     """
-    async with open_client(url, get_stream=False) as client:
+    async with open_client(url, get_stream=False, mode="legacy") as client:
 
         async def call(ticket: str) -> str:
             return _text(await client.call_tool("book", {"ticket": ticket}))

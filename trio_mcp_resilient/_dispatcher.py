@@ -13,19 +13,27 @@ import random
 import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio.abc
 import trio
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from mcp_types import INVALID_REQUEST, REQUEST_TIMEOUT, RequestId
+from mcp_types import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    RequestId,
+)
 
-from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery
+from trio_mcp_resilient._discovery import DISCOVER
+from trio_mcp_resilient._envelope import Introduction, fill_in, foreign_headers
+from trio_mcp_resilient._eras import Era
+from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery, ResilientError
 from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed, Watcher
-from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._generation import LISTEN, Generation
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
@@ -70,6 +78,7 @@ class Call:
             meta[CALL_META_KEY] = {"id": self.key, "attempt": self.posts}
         return {**self.params, "_meta": {**(self.params.get("_meta") or {}), **meta}} if meta else self.params
 
+    @property
     def tool(self) -> str | None:
         """The name of the tool to call, if it is a tool call."""
         name = self.params.get("name")
@@ -88,12 +97,14 @@ class ResilientDispatcher:
         timeouts: Timeouts,
         counters: Counters,
         watcher: Watcher | None,
+        log_level: str | None = None,
     ) -> None:
         self.inbound = Inbound(self)
         self.supervisor: Supervisor
         """Set before `initialize` is called; the two know each other."""
-        self.initialize_params: dict[str, Any] | None = None
-        """What the first handshake said of the client, said again to every later session."""
+        self._introduction: Introduction | None = None
+        """What the SDK's session said of the client, said again in every later handshake."""
+        self._log_level = log_level
         self._resend = resend
         self._call_keys = call_keys
         self._backoff = backoff
@@ -101,6 +112,7 @@ class ResilientDispatcher:
         self._counters = counters
         self._watcher = watcher
         self._ids = itertools.count(1)
+        self._initialized = False
         self.state = SessionState()
         """What a new session has to be told again."""
 
@@ -155,25 +167,41 @@ class ResilientDispatcher:
         Whether it ran is unknown. Checkpoint: always.
         """
         opts = opts or {}
-        if method == "initialize":
-            return await self._initialize(params)
+        if method in ("initialize", DISCOVER) and (self._introduction is None or method == "initialize"):
+            return await self._introduce(method, params or {})
         call = _call(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
         timeout = opts.get("timeout")
+        send = self._listen if method == LISTEN else self._send
         if timeout is None:
-            return await self._send(call)
+            return await send(call)
         with trio.move_on_after(timeout):
-            return await self._send(call)
+            return await send(call)
         raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out")
 
-    async def _initialize(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Answer the SDK session's own `initialize` from the handshake that a generation made."""
-        if self.initialize_params is not None:
+    # -- how the client introduces itself -----------------------------------------------------
+
+    @property
+    def introduction(self) -> Introduction:
+        """What the next handshake says of the client, with the log level last asked for."""
+        assert self._introduction is not None, "the supervisor starts once it is known"
+        level = (self.state.log_level or {}).get("level") or self._log_level
+        return replace(self._introduction, log_level=level)
+
+    async def _introduce(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer the SDK session's own handshake from the one that a generation made.
+
+        A session that begins by `server/discover` is told the result of whichever was made; one
+        that begins by `initialize` knows the legacy era only, and a session is made for it.
+        """
+        if self._introduction is None:
+            self._introduction = Introduction.read(method, params)
+            self.supervisor.start()
+        elif method == "initialize" and self._initialized:
             await trio.lowlevel.checkpoint()
             raise MCPError(INVALID_REQUEST, "this client makes its handshakes itself")
-        self.initialize_params = dict(params or {})
-        self.supervisor.start()
-        generation = await self.supervisor.ready()
-        return generation.session.result
+        self._initialized = self._initialized or method == "initialize"
+        session = (await self.supervisor.ready()).session
+        return fill_in(DISCOVER, session.result) if session.era is Era.MODERN else session.result
 
     # -- one logical call ---------------------------------------------------------------------
 
@@ -181,7 +209,7 @@ class ResilientDispatcher:
         self._counters.calls += 1
         generation = await self.supervisor.ready()
         outcome = await self._post(generation, call)
-        if outcome.fate is not Fate.ANSWERED and self._may_resend(call, outcome):
+        if outcome.result is None and self._may_resend(call, outcome):
             generation = await self._next_chance(call, outcome)
             self._counters.resends += 1
             if self._watcher is not None and outcome.evidence is not None:
@@ -200,32 +228,59 @@ class ResilientDispatcher:
                 self._watcher(difference)
         return outcome.result
 
+    async def _listen(self, call: Call) -> dict[str, Any]:
+        """Send the request whose answer is a stream of notifications, and wait for its end.
+
+        Raises:
+            MCPError: as the SDK's own dispatcher, also for a stream that broke off: the SDK's
+                driver of subscriptions, which runs beside its session, understands nothing else.
+        """
+        self._counters.calls += 1
+        try:
+            outcome = await self._post(await self.supervisor.ready(), call)
+        except (ResilientError, trio.ClosedResourceError) as error:
+            raise MCPError(CONNECTION_CLOSED, f"no session to listen on: {error}") from error
+        if outcome.result is not None:
+            return outcome.result
+        if isinstance(outcome.error, MCPError):
+            raise outcome.error
+        raise MCPError(CONNECTION_CLOSED, f"the subscription broke off: {outcome.error or outcome.evidence}")
+
     async def _post(self, generation: Generation, call: Call) -> Outcome:
         """Send once, and tell the supervisor what it means for the session."""
         request_id = self.next_id() if call.request_id is None else call.request_id
+        params = call.next_params(request_id)
+        is_modern = generation.session.era is Era.MODERN
         outcome = await generation.request(
             call.method,
-            call.next_params(request_id),
+            params,
             request_id=request_id,
-            headers=call.headers,
+            headers=(*call.headers, *self._parameter_headers(call)) if is_modern else call.headers,
             on_progress=call.on_progress,
             cancellable=call.cancellable,
         )
         if outcome.fate is not Fate.ANSWERED:
             self.supervisor.report(generation, outcome.notice, outcome.evidence)
+        if outcome.result is not None and is_modern:
+            outcome.result = fill_in(call.method, outcome.result)
         return outcome
+
+    def _parameter_headers(self, call: Call) -> RawHeaders:
+        """Mirror in headers the arguments that the tool's schema says so of (specification, x-mcp-header)."""
+        tool = call.tool
+        return () if tool is None else self.state.parameter_headers(tool, call.params.get("arguments"))
 
     def _may_resend(self, call: Call, outcome: Outcome) -> bool:
         policy = resend_override.get() or self._resend
         if policy is Resend.NEVER:
             return False
-        if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY):
+        if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY) or _is_mismatch(call, outcome):
             return True
         if outcome.fate is not Fate.UNKNOWN:
             return False
         if call.method in HARMLESS or policy is Resend.ALWAYS:
             return True
-        return policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool())
+        return policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool)
 
     async def _next_chance(self, call: Call, outcome: Outcome) -> Generation:
         """Await the session to send on again; if none comes, raise what the first POST met."""
@@ -235,9 +290,24 @@ class ResilientDispatcher:
                 if pause > self._timeouts.recovery:
                     raise self._error(call, outcome)
                 await trio.sleep(pause)
+            elif _is_mismatch(call, outcome):
+                await self._list_tools(outcome)
             return await self.supervisor.ready()
         except (GaveUp, HandshakeFailed) as failure:
             raise self._error(call, outcome, failure.recovery) from failure
+
+    async def _list_tools(self, mismatch: Outcome) -> None:
+        """Learn the tools' schemas afresh, which say what arguments belong in headers."""
+        cursor: dict[str, Any] = {}
+        try:
+            for _ in range(MAX_PAGES):
+                page = await self._send(_call("tools/list", cursor, {}, key=None))
+                if page.get("nextCursor") is None:
+                    return
+                cursor = {"cursor": page["nextCursor"]}
+        except (MCPError, ResilientError) as error:
+            assert mismatch.error is not None
+            raise mismatch.error from error
 
     def _error(
         self, call: Call, outcome: Outcome, recovery: Recovery | None = None, *, resent: bool = False
@@ -267,32 +337,29 @@ class ResilientDispatcher:
         """
         if generation.number == 1:
             return
+        is_modern = generation.session.era is Era.MODERN
         for method, params in self.state.requests():
+            if is_modern:
+                self._not_restored(generation, method, "the server is of the era without sessions")
+                continue
             outcome = await generation.request(method, params, request_id=self.next_id())
             if outcome.fate is Fate.LOST:
                 self.supervisor.report(generation, outcome.notice, outcome.evidence)
                 return
             if outcome.result is None:
-                error = str(outcome.error or outcome.evidence)
-                logger.warning("generation %d: %s was not restored: %s", generation.number, method, error)
-                if self._watcher is not None:
-                    self._watcher(RestoreFailed(generation.number, method, error))
-        if "roots" in (self.initialize_params or {}).get("capabilities", {}):
+                self._not_restored(generation, method, str(outcome.error or outcome.evidence))
+        if "roots" in self.introduction.capabilities:
             # The server asked the last session for the roots, and knows none in this one.
             await generation.notify("notifications/roots/list_changed", None)
 
+    def _not_restored(self, generation: Generation, method: str, error: str) -> None:
+        logger.warning("generation %d: %s was not restored: %s", generation.number, method, error)
+        if self._watcher is not None:
+            self._watcher(RestoreFailed(generation.number, method, error))
 
-def _encoded(headers: Mapping[str, str]) -> RawHeaders:
-    """Encode what the SDK's session adds to a request, but for the version it last knew.
 
-    What counts is the version of the generation that the request really goes out on.
-    """
-    return tuple(
-        (name.lower().encode("ascii"), value.encode("ascii"))
-        for name, value in headers.items()
-        if name.lower() != MCP_PROTOCOL_VERSION_HEADER
-    )
-
+MAX_PAGES = 1000
+"""How far a listing is followed; a hostile server may have a next page for ever."""
 
 STATEFUL = frozenset({"tools/list", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 """Requests whose success tells what a new session has to be given again."""
@@ -304,12 +371,18 @@ SUMMARIES = {
 }
 
 
+def _is_mismatch(call: Call, outcome: Outcome) -> bool:
+    """Whether a call was refused unread, for headers that are not those of the tool's schema."""
+    error = outcome.error
+    return call.tool is not None and isinstance(error, MCPError) and error.code == HEADER_MISMATCH
+
+
 def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, key: str | None) -> Call:
     return Call(
         method=method,
         params=dict(params or {}),
         request_id=opts.get("request_id"),
-        headers=_encoded(opts.get("headers") or {}),
+        headers=foreign_headers(method, opts.get("headers") or {}),
         on_progress=opts.get("on_progress"),
         cancellable=opts.get("cancel_on_abandon", True),
         key=key,

@@ -45,15 +45,19 @@ class Exchange:
         headers: RawHeaders,
         deliver: Deliver,
         cursor: Cursor,
+        *,
+        may_be_silent: bool = False,
     ) -> Outcome:
         """POST one request and read until its own verdict is known. Raises nothing expected.
 
         Args:
             deliver: takes the messages that come beside the answer.
+            may_be_silent: whether the answer is a stream on which silence is no sign of a cut.
             cursor: moved along; with an event id in it, an answer that was cut can be resumed.
         """
         try:
-            response = await self.wire.send("POST", (*self.session.post_headers, *headers), body)
+            fields = (*self.session.post_headers, *headers)
+            response = await self.wire.send("POST", fields, body, may_be_silent=may_be_silent)
         except WireError as error:
             return self._cut(method, error)
         try:
@@ -135,7 +139,16 @@ class Exchange:
     def _verdict(
         self, http_method: str, method: str | None, response: Response, body: bytes, content_type: str
     ) -> Verdict:
-        facts = Facts(http_method, method, self.session.id is not None, response.status, content_type, body)
+        session = self.session
+        facts = Facts(
+            http_method,
+            method,
+            session.id is not None,
+            response.status,
+            content_type,
+            body,
+            session.protocol_version,
+        )
         return self.judge.verdict(facts)
 
     def _evidence(self, what: str, response: Response, body: bytes) -> Evidence:

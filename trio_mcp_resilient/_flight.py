@@ -42,11 +42,15 @@ class Flight:
     a call that waits for something: nearly every call is answered before there is either.
     """
 
-    __slots__ = ("_channel", "on_progress", "request_id", "scope", "sent")
+    __slots__ = ("_channel", "lasting", "on_progress", "request_id", "scope", "sent")
 
-    def __init__(self, request_id: RequestId, on_progress: ProgressFnT | None) -> None:
+    def __init__(
+        self, request_id: RequestId, on_progress: ProgressFnT | None, *, lasting: bool = False
+    ) -> None:
         self.request_id = request_id
         self.on_progress = on_progress
+        self.lasting = lasting
+        """Whether its answer is a stream without an end, which nobody waits for."""
         self.sent = False
         """Whether the request was handed to the transport: what may be cancelled at the server."""
         self.scope = trio.CancelScope()
@@ -61,6 +65,8 @@ class Flight:
     def tell(self, end: GenerationEnd, drain: float) -> None:
         """Broadcast the end to this call and bound what it may still wait for, in seconds."""
         self._open()[0].send_nowait(end)
+        if self.lasting:
+            drain = 0.0
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + drain)
 
     async def end_within(self, seconds: float) -> GenerationEnd | None:

@@ -20,15 +20,19 @@ import trio
 from mcp.shared.dispatcher import ProgressFnT, coerce_request_id
 
 from trio_mcp_resilient._answers import Cursor
+from trio_mcp_resilient._discovery import DISCOVER
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._errors import Evidence
+from trio_mcp_resilient._envelope import Introduction
+from trio_mcp_resilient._eras import Era, Mode
+from trio_mcp_resilient._errors import Evidence, RequestRefused
 from trio_mcp_resilient._exchange import Exchange
 from trio_mcp_resilient._flight import EndReason, Flight, GenerationEnd
-from trio_mcp_resilient._handshake import TryAgain, say_initialized, shake_hands
+from trio_mcp_resilient._handshake import TryAgain, say_initialized
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._jsonrpc import RequestId, encode_notification, encode_request
 from trio_mcp_resilient._judge import Judge
 from trio_mcp_resilient._listening import listen
+from trio_mcp_resilient._negotiation import Negotiation
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
 from trio_mcp_resilient._policy import Timeouts
@@ -38,6 +42,10 @@ from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import RawHeaders, Wire, WireError
 
 logger = logging.getLogger("trio_mcp_resilient")
+
+AUTO, LEGACY = Mode.parse("auto"), Mode.parse("legacy")
+LISTEN = "subscriptions/listen"
+"""The one request whose answer lasts: its stream is the modern era's standalone stream."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +63,16 @@ class Surroundings:
     on_gap: Callable[[int], None]
     """Told when the standalone stream of a generation begins with messages missed before it."""
     get_stream: bool = True
+    mode: Mode = AUTO
 
 
 class Generation:
     """One session's life. Made by the supervisor; `run` is its whole life, called once."""
 
-    def __init__(self, number: int, initialize_params: dict[str, Any], around: Surroundings) -> None:
+    def __init__(self, number: int, introduction: Introduction, around: Surroundings) -> None:
         self.number = number
         self.end: GenerationEnd | None = None
-        self._initialize_params = initialize_params
+        self._introduction = introduction
         self._around = around
         self._flights: dict[RequestId, Flight] = {}
         self._condemned = trio.Event()
@@ -84,6 +93,11 @@ class Generation:
     def is_closed(self) -> bool:
         """Whether its nursery takes no more tasks: it has drained, or the client is closed."""
         return self._over
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the server may ask for something: only a session gives it an address to ask at."""
+        return not self._over and self.session.era is Era.LEGACY
 
     @property
     def in_flight(self) -> int:
@@ -127,10 +141,13 @@ class Generation:
     async def _connect(self, wire: Wire) -> None:
         around = self._around
         with trio.move_on_after(around.timeouts.handshake):
-            session = await shake_hands(wire, around.endpoint, self._initialize_params, around.next_id())
+            mode = LEGACY if self._introduction.knows_legacy_only else around.mode
+            negotiation = Negotiation(wire, around.endpoint, self._introduction, mode, around.next_id)
+            session = await negotiation.run()
             # From here on the server keeps a session for us, to be parted from if this fails.
             self._exchange = Exchange(wire, around.endpoint, session, self.number, around.judge)
-            await say_initialized(wire, around.endpoint, session)
+            if session.era is Era.LEGACY:
+                await say_initialized(wire, around.endpoint, session)
             return
         raise TryAgain(f"{around.endpoint}: no handshake within {around.timeouts.handshake:g} s")
 
@@ -184,11 +201,13 @@ class Generation:
         Cancellation: the exchange is abandoned; the server is told in the background, if
         `cancellable`. Whether the request ran is then unknown.
         """
+        params, routing = self.session.dress(method, params)
+        headers = (*headers, *routing) if routing else headers
         body = encode_request(request_id, method, params)
         key = coerce_request_id(request_id)
         if key in self._flights:
             raise ValueError(f"request id {request_id!r} is already in flight")
-        flight = Flight(request_id, on_progress)
+        flight = Flight(request_id, on_progress, lasting=method == LISTEN)
         if self.end is not None:
             flight.scope.cancel()
         self._flights[key] = flight
@@ -197,7 +216,9 @@ class Generation:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 flight.sent = True
                 deliver, cursor = partial(self._router.deliver, flight=flight), Cursor()
-                outcome = await self._exchange.request(method, request_id, body, headers, deliver, cursor)
+                outcome = await self._exchange.request(
+                    method, request_id, body, headers, deliver, cursor, may_be_silent=flight.lasting
+                )
                 if outcome.fate is Fate.UNKNOWN and cursor.last_event_id:
                     return await resume(self._exchange, method, flight, deliver, cursor, outcome)
                 return outcome
@@ -214,8 +235,18 @@ class Generation:
                 self._idle.set()
 
     async def probe(self) -> Outcome:
-        """Ask by ping whether the session still stands."""
-        return await self.request("ping", {}, request_id=self._around.next_id(), cancellable=False)
+        """Ask whether what the handshake agreed on still stands: by ping, or by discovering again."""
+        ask = "ping" if self.session.era is Era.LEGACY else DISCOVER
+        outcome = await self.request(ask, {}, request_id=self._around.next_id(), cancellable=False)
+        if self.session.era is Era.LEGACY or outcome.fate not in (Fate.ANSWERED, Fate.REFUSED):
+            return outcome
+        if isinstance(outcome.error, RequestRefused):
+            # By HTTP, as for want of a token: no word of the server's own.
+            return outcome
+        if outcome.result is not None and self.session.is_still(outcome.result):
+            return outcome
+        what = f"{DISCOVER} answered otherwise than before: the server was deployed anew"
+        return Outcome(Fate.LOST, evidence=Evidence(self.number, self.session.label, what))
 
     def _abandoned(self, method: str, flight: Flight) -> Outcome:
         """Say what is known of a call whose own scope ended it: the session's end, not its caller."""
@@ -227,7 +258,8 @@ class Generation:
 
     def _excuse(self, request_id: RequestId) -> None:
         """Tell the server, in the background, that nobody waits for this request any more."""
-        if self.end is None and not self._over:
+        # In the modern era the connection that was closed is the notice (transport, cancellation).
+        if self.end is None and not self._over and self.session.era is Era.LEGACY:
             params = {"requestId": request_id, "reason": "the caller was cancelled"}
             self._nursery.start_soon(self._excuse_bounded, params)
 
@@ -236,7 +268,13 @@ class Generation:
             await self.notify("notifications/cancelled", params)
 
     async def notify(self, method: str, params: dict[str, Any] | None) -> Outcome:
-        """POST a notification; a loss it meets condemns the session, and nothing is raised."""
+        """POST a notification; a loss it meets condemns the session, and nothing is raised.
+
+        The modern era knows no notifications of a client's: there it is dropped.
+        """
+        if self.session.era is Era.MODERN:
+            await trio.lowlevel.checkpoint()
+            return Outcome(Fate.ANSWERED)
         return self._noted(await self._exchange.notify(method, encode_notification(method, params)))
 
     async def answer(self, body: bytes) -> None:
@@ -254,6 +292,8 @@ class Generation:
 
     def _attend(self) -> None:
         """Begin what a session needs for as long as it stands, and not while it drains."""
+        if self.session.era is Era.MODERN:
+            return
         if self._around.get_stream:
             self._nursery.start_soon(self._while_standing, self._listen)
         if self._around.timeouts.keepalive < math.inf:

@@ -1,4 +1,4 @@
-"""Making a session: initialize, judge the answer, say initialized."""
+"""Making a session of the legacy era: initialize, judge the answer, say initialized."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def say_initialized(wire: Wire, endpoint: Endpoint, session: Session) -> N
 
 
 async def _accepted(response: Response, endpoint: Endpoint, request_id: RequestId) -> Session:
-    answer = await read_answer(response, request_id, _nobody, Cursor())
+    answer = await read_answer(response, request_id, nobody, Cursor())
     if isinstance(answer.message, Failure):
         raise HandshakeFailed(
             f"{endpoint} refused initialize: {answer.message.message:.200} (code {answer.message.code})"
@@ -142,5 +142,5 @@ def retry_after(response: Response) -> float | None:
     return float(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
 
 
-async def _nobody(message: Message) -> None:
+async def nobody(message: Message) -> None:
     """Before the session stands nothing else is due; a server that chats is not listened to."""

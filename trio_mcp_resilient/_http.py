@@ -99,12 +99,16 @@ def _encode(headers: Mapping[str, str]) -> RawHeaders:
 class _Following(ABC):
     """Sends to one endpoint, following redirects that stay on its origin and keep the method."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, read_timeout: float) -> None:
         self._endpoint = endpoint
+        self._read_timeout = read_timeout
 
-    async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
+    async def send(
+        self, method: str, headers: RawHeaders, body: bytes = b"", *, may_be_silent: bool = False
+    ) -> Response:
         """Send one request and return once the head of its final answer is here."""
-        response = await self._send_once(method, headers, body)
+        read_timeout = math.inf if may_be_silent else self._read_timeout
+        response = await self._send_once(method, headers, body, read_timeout)
         for _ in range(MAX_REDIRECTS):
             there = _redirect(self._endpoint, method, response)
             if there is None:
@@ -112,11 +116,13 @@ class _Following(ABC):
             await response.aclose()
             # Remembered, so that only the first request of a generation makes the detour.
             self._endpoint = there
-            response = await self._send_once(method, headers, body)
+            response = await self._send_once(method, headers, body, read_timeout)
         return response
 
     @abstractmethod
-    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response: ...
+    async def _send_once(
+        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+    ) -> Response: ...
 
 
 class PlainWire(_Following):
@@ -125,14 +131,15 @@ class PlainWire(_Following):
     def __init__(
         self, connections: Connections, endpoint: Endpoint, fields: RawHeaders, read_timeout: float
     ) -> None:
-        super().__init__(endpoint)
+        super().__init__(endpoint, read_timeout)
         self._connections = connections
         self._fields = fields
-        self._read_timeout = read_timeout
         self._cookies: httpx.Cookies | None = None
         """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
-    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> Response:
+    async def _send_once(
+        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+    ) -> Response:
         endpoint = self._endpoint
         fields = (*self._fields, *headers)
         if self._cookies is not None:
@@ -143,8 +150,7 @@ class PlainWire(_Following):
                 method,
                 fields,
                 body,
-                # The standalone stream may be silent for as long as it likes.
-                read_timeout=math.inf if method == "GET" else self._read_timeout,
+                read_timeout=read_timeout,
                 # What fits the kernel's buffer of an idle connection needs no watch.
                 write_timeout=math.inf if len(body) <= SLICE_BYTES else self._read_timeout,
             )
@@ -186,19 +192,20 @@ class HttpxWire(_Following):
         *,
         owned: bool,
     ) -> None:
-        super().__init__(endpoint)
+        super().__init__(endpoint, read_timeout)
         self._client = client
         self._fields = fields
-        self._read_timeout = None if read_timeout == math.inf else read_timeout
         self._owned = owned
 
-    async def _send_once(self, method: str, headers: RawHeaders, body: bytes) -> HttpxResponse:
+    async def _send_once(
+        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+    ) -> HttpxResponse:
         request = self._client.build_request(
             method,
             self._endpoint.url,
             headers=[*self._fields, *headers],
             content=body if method == "POST" else None,
-            timeout=httpx.Timeout(10.0, read=None if method == "GET" else self._read_timeout),
+            timeout=httpx.Timeout(10.0, read=None if read_timeout == math.inf else read_timeout),
         )
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)

@@ -42,6 +42,11 @@ class Asker(Protocol):
         """Whether its nursery takes no more tasks."""
         ...
 
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a request of the server's is answered at all."""
+        ...
+
     async def answer(self, body: bytes) -> None:
         """POST an answer on the session that asked."""
         ...

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+
 from trio_mcp_resilient._detector import Verdict, classify
+from trio_mcp_resilient._eras import speaks_otherwise
 
 logger = logging.getLogger("trio_mcp_resilient")
 
@@ -23,6 +26,8 @@ class Facts:
     content_type: str
     body: bytes
     """The beginning of the body, at most 64 KiB."""
+    protocol_version: str = LATEST_HANDSHAKE_VERSION
+    """The version that was agreed on."""
 
 
 Detect = Callable[[Facts], Verdict | None]
@@ -49,6 +54,8 @@ class Judge:
                 verdict = None
             if verdict is not None and (verdict is not Verdict.SESSION_LOST or facts.session_id_sent):
                 return Verdict(verdict)
+        if speaks_otherwise(facts.protocol_version, facts.status, facts.body):
+            return Verdict.SESSION_LOST
         return classify(
             http_method=facts.http_method,
             rpc_method=facts.rpc_method,

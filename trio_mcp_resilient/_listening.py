@@ -39,7 +39,7 @@ async def listen(exchange: Exchange, deliver: Deliver, on_gap: Callable[[], None
     was_open = exchange.generation > 1
     while True:
         try:
-            response = await exchange.wire.send("GET", _headers(exchange, cursor))
+            response = await exchange.wire.send("GET", _headers(exchange, cursor), may_be_silent=True)
         except WireError:
             pass
         else:

@@ -20,19 +20,19 @@ from mcp.client.session import (
     SamplingFnT,
 )
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import LATEST_MODERN_VERSION
 
 from trio_mcp_resilient._assembly import assemble
 from trio_mcp_resilient._client import Client
 from trio_mcp_resilient._dial import Connect
+from trio_mcp_resilient._dispatcher import MAX_PAGES
+from trio_mcp_resilient._eras import Mode
 from trio_mcp_resilient._errors import ResilientError
-from trio_mcp_resilient._events import Watcher
+from trio_mcp_resilient._events import StreamGap, Watcher
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
-
-MAX_PAGES = 1000
-"""How far a listing is followed; a hostile server may have a next page for ever."""
 
 logger = logging.getLogger("trio_mcp_resilient")
 
@@ -51,6 +51,7 @@ async def open_client(
     read_timeout: float = 300.0,
     close_timeout: float = 2.0,
     keepalive: float = math.inf,
+    mode: str = "auto",
     backoff: Backoff = Backoff(),
     get_stream: bool = True,
     resend: Resend | str = Resend.REFUSED,
@@ -58,6 +59,8 @@ async def open_client(
     detect: Detect | None = None,
     on_event: Watcher | None = None,
     client_info: types.Implementation | None = None,
+    log_level: types.LoggingLevel | None = None,
+    input_required_max_rounds: int = 10,
     sampling_callback: SamplingFnT | None = None,
     elicitation_callback: ElicitationFnT | None = None,
     list_roots_callback: ListRootsFnT | None = None,
@@ -88,7 +91,12 @@ async def open_client(
         read_timeout: seconds of silence on an answer's connection that count as a cut.
         close_timeout: seconds for saying goodbye: DELETE, and the notice of a cancelled call.
         keepalive: seconds of idleness after which the session is pinged, which holds it open and
-            finds a dead one before a call has to; `math.inf` (the default) never.
+            finds a dead one before a call has to; `math.inf` (the default) never. Without effect
+            in the modern era, which has neither session nor ping.
+        mode: which era of the protocol to speak. "auto" (the default) asks by `server/discover`,
+            falls back to `initialize`, remembers the answer for the origin, and asks again when a
+            redeploy has changed it. "legacy" speaks of sessions only (2024-11-05 to 2025-11-25),
+            "2026-07-28" not at all.
         backoff: how attempts are spaced, and how many there are.
         get_stream: whether to keep the standalone stream open, by which the server speaks
             unasked, and which shows a lost session before a call has to meet it.
@@ -100,6 +108,9 @@ async def open_client(
             or None to leave it to the table. Where it raises, the table decides.
         on_event: called with each life-cycle event, synchronously; it must not block.
         client_info: name and version to introduce the application by.
+        log_level: from which level on a modern server may send log messages with its answers; None
+            for not at all. Legacy servers are told by `logging/setLevel`, which then holds for both.
+        input_required_max_rounds: how often one call may come back asking for something more.
         sampling_callback: as of `mcp.ClientSession`, like the four below. Requests are answered on
             the session that asked.
         elicitation_callback: likewise.
@@ -113,7 +124,7 @@ async def open_client(
         The client, with a session that stands.
 
     Raises:
-        HandshakeFailed: the server's answer to `initialize` was final: a wrong URL, failed
+        HandshakeFailed: the server's answer to the handshake was final: a wrong URL, failed
             authentication, no common protocol version.
         GaveUp: the server was down for the whole budget of attempts, or `recovery_timeout`.
         ValueError: an argument makes no sense.
@@ -139,6 +150,8 @@ async def open_client(
         ),
         backoff=backoff,
         get_stream=get_stream,
+        mode=Mode.parse(mode),
+        log_level=log_level,
         resend=Resend(resend),
         call_keys=call_keys,
         detect=detect,
@@ -162,12 +175,26 @@ async def open_client(
         if generation.number > 1 and parts.dispatcher.state.tools is not None:
             nursery.start_soon(_list_again, session)
 
+    async def on_gap() -> None:
+        if parts.watcher is not None:
+            parts.watcher(StreamGap(parts.supervisor.number))
+        if parts.dispatcher.state.tools is not None:
+            await _list_again(session)
+
     async with open_hidden_nursery() as nursery:
         await nursery.start(_host, session)
         nursery.start_soon(parts.supervisor.run)
         try:
-            await session.initialize()
-            yield Client(session, parts.supervisor, parts.counters, parts.name)
+            # How the SDK's session says who it is; what it agreed on it learns by `adopt`.
+            await session.send_discover(LATEST_MODERN_VERSION)
+            yield Client(
+                session,
+                parts.supervisor,
+                parts.counters,
+                parts.name,
+                max_rounds=input_required_max_rounds,
+                on_gap=on_gap,
+            )
         finally:
             parts.supervisor.close()
 

@@ -77,6 +77,7 @@ HARMLESS = frozenset(
         # Reads, and session state that is the same when set twice. The protocol's own list,
         # not a guess from names: `tools/call` is never here, whatever the tool is called.
         "ping",
+        "server/discover",
         "tools/list",
         "resources/list",
         "resources/templates/list",

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
 from trio_mcp_resilient._events import ToolsChanged
+from trio_mcp_resilient._wire import RawHeaders
+
+HeaderMap = dict[tuple[str, ...], str]
+"""From where an argument is found to the header that mirrors it."""
 
 
 @dataclass(slots=True)
@@ -23,6 +29,7 @@ class SessionState:
     tools: dict[str, dict[str, Any]] | None = None
     """By name, as of the last whole listing; None if they were never listed."""
     _pages: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    _header_maps: dict[str, HeaderMap] = field(default_factory=dict[str, HeaderMap])
 
     def observe(
         self, method: str, params: Mapping[str, Any], result: Mapping[str, Any]
@@ -56,6 +63,7 @@ class SessionState:
                     continue
         if result.get("nextCursor") is not None:
             return None
+        self._header_maps = {}
         before, now = self.tools, self._pages
         self.tools, self._pages = now, {}
         return None if before is None else _difference(before, now)
@@ -64,6 +72,19 @@ class SessionState:
         """Return what to ask of a new session, in order."""
         level = [] if self.log_level is None else [("logging/setLevel", self.log_level)]
         return level + [("resources/subscribe", params) for params in self.subscriptions.values()]
+
+    def parameter_headers(self, tool: str, arguments: Any) -> RawHeaders:
+        """Return the headers that mirror arguments, as the tool's schema says; none if it is unknown."""
+        listed = (self.tools or {}).get(tool)
+        if listed is None or not isinstance(arguments, Mapping):
+            return ()
+        mapping = self._header_maps.get(tool)
+        if mapping is None:
+            schema = listed.get("inputSchema")
+            valid = find_invalid_x_mcp_header(schema) is None
+            mapping = self._header_maps[tool] = x_mcp_header_map(schema) if valid else {}
+        headers = mcp_param_headers(mapping, cast("Mapping[str, Any]", arguments)) if mapping else {}
+        return tuple((name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers.items())
 
     def may_repeat(self, tool: str | None) -> bool:
         """Whether the server's annotations say that calling this tool again does no harm."""

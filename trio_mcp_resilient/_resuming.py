@@ -110,7 +110,7 @@ async def _once(
     try:
         # A GET's own wait for its head is endless, for it may be the standalone stream's.
         with trio.move_on_after(SILENCE_SECONDS):
-            response = await exchange.wire.send("GET", headers)
+            response = await exchange.wire.send("GET", headers, may_be_silent=True)
     except WireError:
         return None
     if response is None:

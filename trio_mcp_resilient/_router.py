@@ -39,8 +39,10 @@ class Router:
     async def deliver(self, message: Message, flight: Flight | None = None) -> None:
         """Take one message that is not the answer its stream is for."""
         if isinstance(message, Request):
-            if not self._asker.is_closed:
+            if self._asker.takes_requests:
                 self._serve(message)
+            else:
+                logger.debug("dropped a request of the server's: %s", message.method)
         elif isinstance(message, Notification):
             if message.method == "notifications/progress":
                 await self._progress(message, flight)

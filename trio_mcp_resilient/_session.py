@@ -1,5 +1,8 @@
 """One session as the wire knows it: the handshake that makes it, the headers that carry it.
 
+A session of the modern era is what `server/discover` told: there is no id, and nothing at the
+server that could be forgotten but the process itself.
+
 Sans-IO: it builds what is sent and judges what came back, and has no idea how either travels.
 """
 
@@ -8,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_types import InitializeResult
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types import DiscoverResult, InitializeResult
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from trio_mcp_resilient._envelope import Introduction, Params, routing_headers, unwrap, wrap
+from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._secrets import fingerprint
 from trio_mcp_resilient._wire import RawHeaders
 
@@ -40,13 +45,16 @@ class Session:
     """The id to send with every later request; None if the server keeps no sessions."""
     protocol_version: str
     result: dict[str, Any]
-    """The InitializeResult as it came."""
-    negotiated: InitializeResult
+    """The InitializeResult or DiscoverResult as it came."""
+    negotiated: InitializeResult | DiscoverResult
     """The same, typed."""
     post_headers: RawHeaders
     """For a POST, encoded once for the whole generation."""
     get_headers: RawHeaders
     """For a GET or DELETE."""
+    era: Era = Era.LEGACY
+    envelope: Params | None = None
+    """What each request carries in its `_meta`, in the modern era; None in the legacy one."""
 
     @classmethod
     def from_answer(cls, result: dict[str, Any], headers: RawHeaders) -> Session:
@@ -79,6 +87,43 @@ class Session:
             get_headers=(STREAM_TYPE, *carried),
         )
 
+    @classmethod
+    def from_discovery(cls, result: dict[str, Any], introduction: Introduction) -> Session:
+        """Judge a result of `server/discover`.
+
+        Raises:
+            UnusableHandshake: it is none, or shares no modern version with this client.
+        """
+        try:
+            told = {**result, "ttlMs": max(result.get("ttlMs") or 0, 0)}
+            negotiated = DiscoverResult.model_validate(told, by_name=False)
+        except (ValidationError, TypeError) as error:
+            raise UnusableHandshake("the server's DiscoverResult is malformed") from error
+        mutual = [version for version in MODERN_PROTOCOL_VERSIONS if version in negotiated.supported_versions]
+        if not mutual:
+            raise UnusableHandshake("the server offers no version of the modern era")
+        version = (VERSION_HEADER, mutual[-1].encode("ascii"))
+        return cls(
+            id=None,
+            protocol_version=mutual[-1],
+            result=result,
+            negotiated=negotiated,
+            post_headers=(ANSWER_TYPES, JSON_TYPE, version),
+            get_headers=(STREAM_TYPE, version),
+            era=Era.MODERN,
+            envelope=introduction.envelope(mutual[-1]),
+        )
+
+    def dress(self, method: str, params: Params) -> tuple[Params, RawHeaders]:
+        """Make a request fit for this session, whichever the SDK's session stamped it for."""
+        if self.envelope is None:
+            return unwrap(params), ()
+        return wrap(self.envelope, params), routing_headers(method, params)
+
+    def is_still(self, result: dict[str, Any]) -> bool:
+        """Whether a later discovery tells the same of the server: no other was deployed meanwhile."""
+        return _lasting(result) == _lasting(self.result)
+
     @property
     def label(self) -> str:
         """The id's fingerprint, fit to be shown; empty if there is no id."""
@@ -86,3 +131,7 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.label or 'without id'} {self.protocol_version}>"
+
+
+def _lasting(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in ("ttlMs", "cacheScope")}

@@ -89,8 +89,16 @@ class Response(Protocol):
 class Wire(Protocol):
     """One endpoint over HTTP, for as long as one generation lives."""
 
-    async def send(self, method: str, headers: RawHeaders, body: bytes = b"") -> Response:
+    async def send(
+        self, method: str, headers: RawHeaders, body: bytes = b"", *, may_be_silent: bool = False
+    ) -> Response:
         """Send one request to the endpoint and return once the head of its answer is here.
+
+        Args:
+            method: POST, GET or DELETE.
+            headers: what the session adds to the client's own.
+            body: of a POST.
+            may_be_silent: whether the answer is a stream on which silence is no sign of a cut.
 
         Raises:
             WireError: with the stage that was reached.

@@ -54,7 +54,7 @@ async def in_flight(peer: str, url: str, calls: int) -> dict[str, int]:
 
     from trio_mcp_resilient import open_client
 
-    opened: Any = open_client(url) if peer == "ours" else Client(url, mode="legacy")
+    opened: Any = open_client(url, mode="legacy") if peer == "ours" else Client(url, mode="legacy")
     async with opened as client:
         # What the first call brings along is not the next one's: the listed tools, and code loaded late.
         await client.call_tool("add", {})

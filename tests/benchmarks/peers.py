@@ -46,7 +46,7 @@ async def ours(url: str) -> AsyncIterator[Call]:
     """This package."""
     from trio_mcp_resilient import open_client
 
-    async with open_client(url) as client:
+    async with open_client(url, mode="legacy") as client:
 
         async def call() -> str:
             result: Any = await client.call_tool(NAME, ARGUMENTS)

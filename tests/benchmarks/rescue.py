@@ -145,7 +145,7 @@ async def run(what: str, url: str, number: int, sizes: list[int]) -> dict[str, A
     """Open a client and measure."""
     host, port = address(url)
     control = Control(await trio.open_tcp_stream(host, port))
-    async with open_client(url) as client:
+    async with open_client(url, mode="legacy") as client:
         if what == "losses":
             return await losses(client, control, number)
         measure = rescue if what == "rescue" else thousand

@@ -29,11 +29,11 @@ MUTANTS = (
     Mutant(
         "resend until it works",
         "dispatcher",
-        """        if outcome.fate is not Fate.ANSWERED and self._may_resend(call, outcome):
+        """        if outcome.result is None and self._may_resend(call, outcome):
             generation""",
-        """        while outcome.fate is not Fate.ANSWERED and self._may_resend(call, outcome):
+        """        while outcome.result is None and self._may_resend(call, outcome):
             outcome = await self._post(await self._next_chance(call, outcome), call)
-        if outcome.fate is not Fate.ANSWERED and self._may_resend(call, outcome):
+        if outcome.result is None and self._may_resend(call, outcome):
             generation""",
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "every tool is idempotent",
         "dispatcher",
-        "policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool())",
+        "policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool)",
         "policy is Resend.IDEMPOTENT",
     ),
     Mutant("tools are harmless", "policy", '        "ping",\n', '        "ping",\n        "tools/call",\n'),
@@ -345,8 +345,8 @@ MUTANTS = (
     Mutant(
         "the server is not told of a cancelled call",
         "generation",
-        "        if self.end is None and not self._over:\n            params",
-        "        if False:\n            params",
+        "        if self.end is None and not self._over and self.session.era",
+        "        if False and self.session.era",
         "recovery lifetime",
     ),
     Mutant(

@@ -122,7 +122,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 async def test_killed_and_started_again(scene: Scene) -> None:
-    async with open_client(scene.url, backoff=PERSISTENT) as client:
+    async with open_client(scene.url, mode="legacy", backoff=PERSISTENT) as client:
         await scene.quick(client)
         await scene.server.restart()
         assert await scene.all_at_once(client, "after") == [None] * FEW
@@ -132,7 +132,7 @@ async def test_killed_and_started_again(scene: Scene) -> None:
 
 async def test_deleted_by_somebody_else(scene: Scene) -> None:
     # Without the standalone stream it is the calls, and nothing before them, that meet the loss.
-    async with open_client(scene.url, get_stream=False) as client:
+    async with open_client(scene.url, mode="legacy", get_stream=False) as client:
         await scene.quick(client)
         await scene.server.delete_session(scene.proxy.newest_session)
         assert await scene.all_at_once(client, "after") == [None] * FEW
@@ -144,7 +144,7 @@ async def test_deleted_by_somebody_else(scene: Scene) -> None:
 @pytest.mark.parametrize("other", EXPIRING, ids=str)
 async def test_expired_from_idleness(other: Other, tmp_path: Path) -> None:
     async with open_scene(other, tmp_path, IDLE="1") as scene:
-        async with open_client(scene.url, get_stream=False) as client:
+        async with open_client(scene.url, mode="legacy", get_stream=False) as client:
             await scene.quick(client)
             await scene.server.wait_until_refused(scene.proxy.newest_session, pause=1.2)
             known = scene.proxy.handshakes
@@ -182,7 +182,7 @@ async def test_cut_long_before_the_answer(scene: Scene) -> None:
 
 
 async def check_cut_calls(scene: Scene) -> None:
-    async with open_client(scene.url) as client:
+    async with open_client(scene.url, mode="legacy") as client:
         ends = await scene.all_at_once(client, "cut", seconds=SECONDS)
         assert scene.proxy.cuts == FEW
         if scene.other.resumable:
@@ -198,7 +198,7 @@ async def check_cut_calls(scene: Scene) -> None:
 
 async def test_running_calls_whose_server_is_killed(scene: Scene) -> None:
     ends: list[Exception | None] = []
-    async with open_client(scene.url, backoff=PERSISTENT) as client:
+    async with open_client(scene.url, mode="legacy", backoff=PERSISTENT) as client:
 
         async def call() -> None:
             ends.extend(await scene.all_at_once(client, "running", seconds=LONG))
@@ -215,7 +215,7 @@ async def test_running_calls_whose_server_is_killed(scene: Scene) -> None:
 
 async def test_running_calls_whose_session_is_deleted(scene: Scene) -> None:
     ends: list[Exception | None] = []
-    async with open_client(scene.url) as client:
+    async with open_client(scene.url, mode="legacy") as client:
 
         async def call() -> None:
             ends.extend(await scene.all_at_once(client, "running", seconds=LONG))

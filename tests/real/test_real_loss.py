@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.limit(60)]
 
 @pytest.mark.parametrize("get_stream", [True, False], ids=["stream", "no-stream"])
 async def test_a_killed_and_restarted_server(server: RealServer, get_stream: bool) -> None:
-    async with open_client(server.url, get_stream=get_stream) as client:
+    async with open_client(server.url, mode="legacy", get_stream=get_stream) as client:
         await act(client, "before")
         await server.restart()
         await act(client, "after")
@@ -33,7 +33,7 @@ async def test_a_killed_and_restarted_server(server: RealServer, get_stream: boo
 
 async def test_a_session_deleted_by_somebody_else(server: RealServer) -> None:
     # Without the standalone stream it is the call, and nothing before it, that meets the loss.
-    async with open_client(server.url, get_stream=False) as client:
+    async with open_client(server.url, mode="legacy", get_stream=False) as client:
         await act(client, "before")
         await server.delete_session(server.newest_session)
         await act(client, "after")
@@ -47,7 +47,7 @@ async def test_a_session_deleted_by_somebody_else(server: RealServer) -> None:
 
 
 async def test_many_calls_at_once_on_a_deleted_session(server: RealServer) -> None:
-    async with open_client(server.url, get_stream=False) as client:
+    async with open_client(server.url, mode="legacy", get_stream=False) as client:
         await act(client, "before")
         await server.delete_session(server.newest_session)
         ends = await gather(act, client, "many")
@@ -59,7 +59,7 @@ async def test_many_calls_at_once_on_a_deleted_session(server: RealServer) -> No
 async def test_a_session_that_expired_from_idleness(kind: Kind, tmp_path: Path) -> None:
     async with open_server(kind.with_env(IDLE="0.5"), tmp_path) as server:
         # The standalone stream would keep the session busy.
-        async with open_client(server.url, get_stream=False) as client:
+        async with open_client(server.url, mode="legacy", get_stream=False) as client:
             await act(client, "before")
             await server.wait_until_refused(server.newest_session, pause=0.6)
             known = server.handshakes
@@ -76,7 +76,7 @@ async def test_the_standalone_stream_shows_the_loss_before_a_call_meets_it(serve
         if isinstance(event, SessionStarted) and event.generation == 2:
             renewed.set()
 
-    async with open_client(server.url, on_event=watch) as client:
+    async with open_client(server.url, mode="legacy", on_event=watch) as client:
         await act(client, "before")
         await server.delete_session(server.newest_session)
         await renewed.wait()
@@ -87,7 +87,7 @@ async def test_the_standalone_stream_shows_the_loss_before_a_call_meets_it(serve
 
 @pytest.mark.parametrize("kind", SSE_KINDS, ids=str)
 async def test_the_farewell_ends_the_session_on_the_server(server: RealServer) -> None:
-    async with open_client(server.url) as client:
+    async with open_client(server.url, mode="legacy") as client:
         await act(client, "only")
     await server.wait_until_refused(server.newest_session)
 

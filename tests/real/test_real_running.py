@@ -54,7 +54,7 @@ async def wait_until_all_run(server: RealServer) -> None:
 
 async def test_many_running_calls_whose_session_is_deleted(server: RealServer) -> None:
     ends: list[Exception | None] = []
-    async with open_client(server.url) as client:
+    async with open_client(server.url, mode="legacy") as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_slow_calls, client, ends)
             await wait_until_all_run(server)
@@ -68,7 +68,7 @@ async def test_many_running_calls_whose_session_is_deleted(server: RealServer) -
 
 async def test_many_running_calls_whose_server_is_killed(server: RealServer) -> None:
     ends: list[Exception | None] = []
-    async with open_client(server.url, backoff=PERSISTENT) as client:
+    async with open_client(server.url, mode="legacy", backoff=PERSISTENT) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_slow_calls, client, ends)
             await wait_until_all_run(server)
@@ -84,7 +84,7 @@ async def test_many_running_calls_whose_server_is_killed(server: RealServer) -> 
 
 
 async def test_a_cancelled_call_is_stopped_on_the_server_and_its_session_lives_on(server: RealServer) -> None:
-    async with open_client(server.url) as client:
+    async with open_client(server.url, mode="legacy") as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(act_slowly, client, "slow")
             await server.wait_until(lambda: server.executions("slow").total() == 1)
@@ -103,7 +103,7 @@ async def test_calls_made_while_the_server_is_down_wait_for_it(server: RealServe
         ends.extend(await gather(act, client, "down"))
 
     dials = Dials()
-    async with open_client(server.url, backoff=PERSISTENT, connect=dials.dial) as client:
+    async with open_client(server.url, mode="legacy", backoff=PERSISTENT, connect=dials.dial) as client:
         await act(client, "before")
         await server.process.kill()
         async with trio.open_nursery() as nursery:
@@ -121,7 +121,7 @@ async def test_a_server_that_is_down_at_first_is_tried_again(kind: Kind, tmp_pat
     dials = Dials()
 
     async def use() -> None:
-        async with open_client(server.url, backoff=PERSISTENT, connect=dials.dial) as client:
+        async with open_client(server.url, mode="legacy", backoff=PERSISTENT, connect=dials.dial) as client:
             await act(client, "first")
 
     async with open_server(kind, tmp_path, started=False) as server:

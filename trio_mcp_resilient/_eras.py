@@ -1,0 +1,120 @@
+"""The protocol's two eras: which may be spoken, and what shows that a server speaks the other.
+
+Until 2025-11-25 a client makes a session by `initialize`, and each request names it. Since
+2026-07-28 there are no sessions: each request says of its client all that a server needs, and
+`server/discover` tells what the server offers. A redeploy may move an endpoint from one era to
+the other, either way.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp_types import (
+    HEADER_MISMATCH,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+
+from trio_mcp_resilient._body import Said, read
+from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, decode
+from trio_mcp_resilient._wording import Sign, signs_of
+
+
+class Era(enum.StrEnum):
+    """How a client and a server know each other."""
+
+    LEGACY = "legacy"
+    """By a session, made by `initialize`: protocol 2024-11-05 to 2025-11-25."""
+    MODERN = "modern"
+    """By what each request says itself: protocol 2026-07-28."""
+
+    @classmethod
+    def of(cls, version: str) -> Era:
+        """Return the era a protocol version belongs to."""
+        return cls.MODERN if version in MODERN_PROTOCOL_VERSIONS else cls.LEGACY
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Which eras a client may speak, and at which version of the modern one it begins."""
+
+    eras: tuple[Era, ...]
+    version: str = LATEST_MODERN_VERSION
+
+    @classmethod
+    def parse(cls, mode: str) -> Mode:
+        """Read the `mode` that an application passes: "auto", "legacy", or a modern version.
+
+        Raises:
+            ValueError: for anything else. A version of the legacy era is the server's choice.
+        """
+        if mode == "auto":
+            return cls((Era.MODERN, Era.LEGACY))
+        if mode == "legacy":
+            return cls((Era.LEGACY,))
+        if mode in MODERN_PROTOCOL_VERSIONS:
+            return cls((Era.MODERN,), mode)
+        known = ", ".join(repr(version) for version in MODERN_PROTOCOL_VERSIONS)
+        raise ValueError(f"mode is 'auto', 'legacy' or one of {known}, not {mode!r}")
+
+    def order(self, remembered: Era | None) -> tuple[Era, ...]:
+        """Return the eras to try, the one that was spoken last time first."""
+        return tuple(sorted(self.eras, key=lambda era: era is not remembered)) if remembered else self.eras
+
+
+MODERN_CODES = frozenset({HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION})
+"""Errors that only a server of the modern era gives (specification, backward compatibility)."""
+NO_SUCH_SESSION = frozenset({Sign.MISSING_ID, Sign.UNINITIALIZED, Sign.UNKNOWN_SESSION})
+_UNSUPPORTED = re.compile(
+    r"(?:unsupported|not supported|invalid|unknown|bad).{0,40}protocol.?version"
+    r"|protocol.?version.{0,60}(?:unsupported|not supported|invalid|unknown)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def supported_versions(data: Any) -> list[str] | None:
+    """Return the versions that an UNSUPPORTED_PROTOCOL_VERSION error names; None if it names none."""
+    match data:
+        case {"supported": list() as supported}:
+            return [version for version in cast("list[object]", supported) if isinstance(version, str)]
+        case _:
+            return None
+
+
+def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
+    """Whether a refusal shows that the server no longer speaks the version that was agreed on.
+
+    Such a refusal comes from the protocol's own layer, before any dispatch: the request was
+    certainly not executed. Another handshake finds out what is spoken now.
+    """
+    failure = _failure(body)
+    if failure is not None and failure.code in MODERN_CODES:
+        if failure.code == UNSUPPORTED_PROTOCOL_VERSION:
+            return version not in (supported_versions(failure.data) or ())
+        # Of a modern request they are about its own headers and capabilities.
+        return Era.of(version) is Era.LEGACY
+    return (
+        Era.of(version) is Era.MODERN
+        and 400 <= status < 500
+        and _asks_for_a_session(read(body, finished=False))
+    )
+
+
+def _failure(body: bytes) -> Failure | None:
+    try:
+        messages = decode(body)
+    except InvalidMessage:
+        return None
+    return next((message for message in messages if isinstance(message, Failure)), None)
+
+
+def _asks_for_a_session(said: Said) -> bool:
+    """Whether a server that was asked without a session id wants one, or an older version."""
+    return not said.result and (
+        not NO_SUCH_SESSION.isdisjoint(signs_of(said.text)) or _UNSUPPORTED.search(said.text) is not None
+    )
