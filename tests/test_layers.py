@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_discovery",
         "_negotiation",
         "_flight",
+        "_pacing",
         "_exchange",
         "_listening",
         "_resuming",

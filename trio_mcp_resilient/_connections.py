@@ -27,7 +27,7 @@ from trio_mcp_resilient._http11 import (
     TimedOut,
 )
 from trio_mcp_resilient._http_messages import PooledResponse, RequestHeads
-from trio_mcp_resilient._wire import RawHeaders, Stage, WireError
+from trio_mcp_resilient._wire import BeforeWrite, RawHeaders, Stage, WireError
 
 KEEPALIVE_EXPIRY = 4.0
 """How long an idle connection is kept, in seconds: less than the 5 of uvicorn and of node, so that
@@ -136,6 +136,7 @@ class Connections:
         write_timeout: float = math.inf,
         connect_timeout: float | None = None,
         pool_timeout: float = math.inf,
+        before_write: BeforeWrite | None = None,
     ) -> PooledResponse:
         """Send one request and return once the head of its answer is here.
 
@@ -147,6 +148,8 @@ class Connections:
             write_timeout: seconds without 64 KiB of the request accepted, or `math.inf`.
             connect_timeout: instead of the pool's own.
             pool_timeout: seconds to wait for one of `max_connections`, or `math.inf`.
+            before_write: awaited when there is a connection, before anything is written on it. What
+                it raises is raised, and the connection kept.
 
         Raises:
             WireError: with the stage that was reached; at `NOT_CONNECTED` if the pool is closed.
@@ -167,6 +170,12 @@ class Connections:
             if self._slots is not None:
                 self._slots.release()
             raise
+        if before_write is not None:
+            try:
+                await before_write()
+            except BaseException:
+                self._done(connection, After.IDLE)
+                raise
         head = await connection.exchange(
             request, body, write_timeout=write_timeout, read_timeout=read_timeout
         )

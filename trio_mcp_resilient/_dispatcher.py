@@ -69,13 +69,12 @@ class Call:
 
     def next_params(self, request_id: RequestId) -> dict[str, Any]:
         """Return the parameters of the next POST, with what `_meta` says of it."""
-        self.posts += 1
         meta: dict[str, Any] = {}
         if self.on_progress is not None:
             # The id is the token: fresh for each POST, so late progress of the first is nobody's.
             meta["progressToken"] = request_id
         if self.key is not None:
-            meta[CALL_META_KEY] = {"id": self.key, "attempt": self.posts}
+            meta[CALL_META_KEY] = {"id": self.key, "attempt": self.posts + 1}
         return {**self.params, "_meta": {**(self.params.get("_meta") or {}), **meta}} if meta else self.params
 
     @property
@@ -209,6 +208,10 @@ class ResilientDispatcher:
         self._counters.calls += 1
         generation = await self.supervisor.ready()
         outcome = await self._post(generation, call)
+        if not outcome.begun:
+            # Its session ended before it was written: the next sending is still its first.
+            generation = await self.supervisor.ready()
+            outcome = await self._post(generation, call)
         if outcome.result is None and self._may_resend(call, outcome):
             generation = await self._next_chance(call, outcome)
             self._counters.resends += 1
@@ -259,6 +262,7 @@ class ResilientDispatcher:
             on_progress=call.on_progress,
             cancellable=call.cancellable,
         )
+        call.posts += outcome.begun
         if outcome.fate is not Fate.ANSWERED:
             self.supervisor.report(generation, outcome.notice, outcome.evidence)
         if outcome.result is not None and is_modern:
@@ -318,7 +322,9 @@ class ResilientDispatcher:
         assert kind is not None
         if recovery is None:
             recovery = self.supervisor.recovery_so_far()
-        summary = SUMMARIES[outcome.fate].format(call.method) + (" (sent twice)" if resent else "")
+        summary = SUMMARIES[outcome.fate].format(call.method)
+        if resent and call.posts > 1:
+            summary += " (sent twice)"
         if outcome.fate is Fate.LOST and self.supervisor.is_flapping:
             summary += f" ({FLAPPING_HINT})"
         error = kind(summary, evidence=outcome.evidence, recovery=recovery)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp.shared.exceptions import MCPError
 
@@ -14,8 +14,9 @@ from trio_mcp_resilient._handshake import retry_after
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode
 from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._outcome import Fate, Outcome
+from trio_mcp_resilient._pacing import Pacing
 from trio_mcp_resilient._session import Session
-from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Wire, WireError
+from trio_mcp_resilient._wire import BeforeWrite, HookFailed, RawHeaders, Response, Wire, WireError
 
 FATES: dict[Verdict, Fate] = {
     Verdict.ANSWERED: Fate.ANSWERED,
@@ -36,6 +37,7 @@ class Exchange:
     session: Session
     generation: int
     judge: Judge
+    pacing: Pacing = field(default_factory=Pacing)
 
     async def request(
         self,
@@ -45,6 +47,7 @@ class Exchange:
         headers: RawHeaders,
         deliver: Deliver,
         cursor: Cursor,
+        before_write: BeforeWrite,
         *,
         may_be_silent: bool = False,
     ) -> Outcome:
@@ -54,12 +57,18 @@ class Exchange:
             deliver: takes the messages that come beside the answer.
             may_be_silent: whether the answer is a stream on which silence is no sign of a cut.
             cursor: moved along; with an event id in it, an answer that was cut can be resumed.
+            before_write: awaited when the request is about to be written.
         """
+        if not self.pacing.may_leave():
+            await self.pacing.turn()
         try:
             fields = (*self.session.post_headers, *headers)
-            response = await self.wire.send("POST", fields, body, may_be_silent=may_be_silent)
+            response = await self.wire.send(
+                "POST", fields, body, may_be_silent=may_be_silent, before_write=before_write
+            )
         except WireError as error:
             return self._cut(method, error)
+        self.pacing.heard()
         try:
             if 200 <= response.status < 300 and response.status != 202:
                 answer = await read_answer(response, request_id, deliver, cursor)

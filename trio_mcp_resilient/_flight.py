@@ -52,7 +52,7 @@ class Flight:
         self.lasting = lasting
         """Whether its answer is a stream without an end, which nobody waits for."""
         self.sent = False
-        """Whether the request was handed to the transport: what may be cancelled at the server."""
+        """Whether the first byte was about to be written: then the server may have the request."""
         self.scope = trio.CancelScope()
         self._channel: _Channel | None = None
 
@@ -64,10 +64,22 @@ class Flight:
 
     def tell(self, end: GenerationEnd, drain: float) -> None:
         """Broadcast the end to this call and bound what it may still wait for, in seconds."""
+        if not self.sent:
+            # Still waiting to be written: it need not be, for the next session will take it.
+            self.scope.cancel()
+            return
         self._open()[0].send_nowait(end)
         if self.lasting:
             drain = 0.0
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + drain)
+
+    async def leave(self) -> None:
+        """Note that the request is about to be written; the last moment to be told not to.
+
+        Checkpoint: only for cancellation.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.sent = True
 
     async def end_within(self, seconds: float) -> GenerationEnd | None:
         """Wait for the end of the session, at most `seconds`; None if it still stands then."""

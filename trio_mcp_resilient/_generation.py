@@ -213,11 +213,16 @@ class Generation:
         self._flights[key] = flight
         try:
             with flight.scope:
-                await trio.lowlevel.checkpoint_if_cancelled()
-                flight.sent = True
                 deliver, cursor = partial(self._router.deliver, flight=flight), Cursor()
                 outcome = await self._exchange.request(
-                    method, request_id, body, headers, deliver, cursor, may_be_silent=flight.lasting
+                    method,
+                    request_id,
+                    body,
+                    headers,
+                    deliver,
+                    cursor,
+                    flight.leave,
+                    may_be_silent=flight.lasting,
                 )
                 if outcome.fate is Fate.UNKNOWN and cursor.last_event_id:
                     return await resume(self._exchange, method, flight, deliver, cursor, outcome)
@@ -254,7 +259,8 @@ class Generation:
             what, fate = f"POST {method} was not sent: the session had ended", Fate.UNSENT
         else:
             what, fate = f"POST {method} had no answer when its session was done with", Fate.UNKNOWN
-        return Outcome(fate, evidence=Evidence(self.number, self.session.label, what))
+        evidence = Evidence(self.number, self.session.label, what)
+        return Outcome(fate, evidence=evidence, begun=flight.sent)
 
     def _excuse(self, request_id: RequestId) -> None:
         """Tell the server, in the background, that nobody waits for this request any more."""

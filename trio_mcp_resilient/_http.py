@@ -24,7 +24,7 @@ from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http11 import SLICE_BYTES
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
-from trio_mcp_resilient._wire import HookFailed, RawHeaders, Response, Stage, Wire, WireError
+from trio_mcp_resilient._wire import BeforeWrite, HookFailed, RawHeaders, Response, Stage, Wire, WireError
 
 ENDING_GRACE = 0.02
 """How long an answer that is no longer wanted may take to end, in seconds."""
@@ -104,11 +104,17 @@ class _Following(ABC):
         self._read_timeout = read_timeout
 
     async def send(
-        self, method: str, headers: RawHeaders, body: bytes = b"", *, may_be_silent: bool = False
+        self,
+        method: str,
+        headers: RawHeaders,
+        body: bytes = b"",
+        *,
+        may_be_silent: bool = False,
+        before_write: BeforeWrite | None = None,
     ) -> Response:
         """Send one request and return once the head of its final answer is here."""
         read_timeout = math.inf if may_be_silent else self._read_timeout
-        response = await self._send_once(method, headers, body, read_timeout)
+        response = await self._send_once(method, headers, body, read_timeout, before_write)
         for _ in range(MAX_REDIRECTS):
             there = _redirect(self._endpoint, method, response)
             if there is None:
@@ -116,12 +122,17 @@ class _Following(ABC):
             await response.aclose()
             # Remembered, so that only the first request of a generation makes the detour.
             self._endpoint = there
-            response = await self._send_once(method, headers, body, read_timeout)
+            response = await self._send_once(method, headers, body, read_timeout, before_write)
         return response
 
     @abstractmethod
     async def _send_once(
-        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+        self,
+        method: str,
+        headers: RawHeaders,
+        body: bytes,
+        read_timeout: float,
+        before_write: BeforeWrite | None,
     ) -> Response: ...
 
 
@@ -138,7 +149,12 @@ class PlainWire(_Following):
         """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
     async def _send_once(
-        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+        self,
+        method: str,
+        headers: RawHeaders,
+        body: bytes,
+        read_timeout: float,
+        before_write: BeforeWrite | None,
     ) -> Response:
         endpoint = self._endpoint
         fields = (*self._fields, *headers)
@@ -153,6 +169,7 @@ class PlainWire(_Following):
                 read_timeout=read_timeout,
                 # What fits the kernel's buffer of an idle connection needs no watch.
                 write_timeout=math.inf if len(body) <= SLICE_BYTES else self._read_timeout,
+                before_write=before_write,
             )
         except WireError:
             raise
@@ -198,7 +215,12 @@ class HttpxWire(_Following):
         self._owned = owned
 
     async def _send_once(
-        self, method: str, headers: RawHeaders, body: bytes, read_timeout: float
+        self,
+        method: str,
+        headers: RawHeaders,
+        body: bytes,
+        read_timeout: float,
+        before_write: BeforeWrite | None,
     ) -> HttpxResponse:
         request = self._client.build_request(
             method,
@@ -207,6 +229,9 @@ class HttpxWire(_Following):
             content=body if method == "POST" else None,
             timeout=httpx.Timeout(10.0, read=None if read_timeout == math.inf else read_timeout),
         )
+        if before_write is not None:
+            # httpx does not say when it has a connection.
+            await before_write()
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
         except httpx.TransportError as error:

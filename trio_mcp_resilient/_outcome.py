@@ -74,6 +74,8 @@ class Outcome:
     """What was seen, for every fate but ANSWERED."""
     pause: float | None = None
     """Seconds the server asked to wait (`Retry-After`), when BUSY."""
+    begun: bool = True
+    """Whether writing it had begun; if not, its next sending is its first."""
     session_gone: bool = False
     """Whether the session is known to be lost although the request's own fate is UNKNOWN."""
 

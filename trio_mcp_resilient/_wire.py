@@ -7,11 +7,13 @@ above them speaks in these terms and never in an HTTP library's.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Header fields in wire order, names in lower case."""
+BeforeWrite = Callable[[], Awaitable[None]]
+"""Awaited at the last moment at which a request can still be held back."""
 
 
 class Stage(enum.IntEnum):
@@ -90,7 +92,13 @@ class Wire(Protocol):
     """One endpoint over HTTP, for as long as one generation lives."""
 
     async def send(
-        self, method: str, headers: RawHeaders, body: bytes = b"", *, may_be_silent: bool = False
+        self,
+        method: str,
+        headers: RawHeaders,
+        body: bytes = b"",
+        *,
+        may_be_silent: bool = False,
+        before_write: BeforeWrite | None = None,
     ) -> Response:
         """Send one request to the endpoint and return once the head of its answer is here.
 
@@ -99,6 +107,7 @@ class Wire(Protocol):
             headers: what the session adds to the client's own.
             body: of a POST.
             may_be_silent: whether the answer is a stream on which silence is no sign of a cut.
+            before_write: awaited when there is a connection, before anything is written on it.
 
         Raises:
             WireError: with the stage that was reached.

@@ -102,7 +102,7 @@ MUTANTS = (
         "await super().validate_tool_result(name, result)\n        except (ZeroDivisionError,",
         "found_by_simulation",
     ),
-    Mutant("attempts are not counted", "dispatcher", "        self.posts += 1\n", ""),
+    Mutant("attempts are not counted", "dispatcher", "        call.posts += outcome.begun\n", ""),
     Mutant(
         "resends are not counted",
         "dispatcher",
@@ -465,6 +465,35 @@ MUTANTS = (
         "        session.adopt(generation.session.negotiated)\n",
         "",
         "state_follows",
+    ),
+    # -- bursts ------------------------------------------------------------------------------------
+    Mutant(
+        "a burst is not held back",
+        "pacing",
+        "if self._unheard >= BATCH or self._queue:",
+        "if False:",
+        "pacing",
+    ),
+    Mutant(
+        "who was driving hands on to nobody",
+        "pacing",
+        "                del self._queue[me]\n                self._wake_first()",
+        "                del self._queue[me]",
+        "pacing",
+    ),
+    Mutant(
+        "what was held back is written on the lost session",
+        "flight",
+        "            self.scope.cancel()\n            return\n",
+        "            return\n",
+        "pacing",
+    ),
+    Mutant(
+        "what was held back counts as sent",
+        "dispatcher",
+        "        if not outcome.begun:",
+        "        if False:",
+        "pacing",
     ),
     # -- connections -------------------------------------------------------------------------------
     Mutant(
