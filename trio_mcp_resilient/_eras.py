@@ -79,11 +79,10 @@ _UNSUPPORTED = re.compile(
 
 def supported_versions(data: Any) -> list[str] | None:
     """Return the versions that an UNSUPPORTED_PROTOCOL_VERSION error names; None if it names none."""
-    match data:
-        case {"supported": list() as supported}:
-            return [version for version in cast("list[object]", supported) if isinstance(version, str)]
-        case _:
-            return None
+    supported: object = cast("dict[str, object]", data).get("supported") if isinstance(data, dict) else None
+    if not isinstance(supported, list):
+        return None
+    return [version for version in cast("list[object]", supported) if isinstance(version, str)]
 
 
 def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
