@@ -66,7 +66,7 @@ def test_all_errors_have_one_base_and_show_their_public_path() -> None:
         for value in vars(trio_mcp_resilient).values()
         if isinstance(value, type) and issubclass(value, Exception)
     ]
-    assert len(errors) == 7
+    assert len(errors) == 8
     for error in errors:
         assert issubclass(error, ResilientError)
         assert error.__module__ == "trio_mcp_resilient"

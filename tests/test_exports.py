@@ -17,9 +17,13 @@ PUBLIC = {
     "State",
     "Statistics",
     "Subscription",
+    "open_pool",
+    "Pool",
+    "PoolStatistics",
     # What they choose.
     "Backoff",
     "Resend",
+    "ClientOptions",
     # What they catch, and what it carries.
     "ResilientError",
     "SessionLost",
@@ -28,6 +32,7 @@ PUBLIC = {
     "HandshakeFailed",
     "GaveUp",
     "RequestRefused",
+    "PoolFull",
     "Evidence",
     "Recovery",
     # What they watch.
@@ -42,6 +47,11 @@ PUBLIC = {
     "RestoreFailed",
     "ToolsChanged",
     "Flapping",
+    "PoolEvent",
+    "ClientOpened",
+    "ClientClosed",
+    "Closing",
+    "ClientEvent",
     # The detector: for `detect`, and for people with a session of their own.
     "classify",
     "Facts",

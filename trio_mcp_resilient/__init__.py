@@ -11,7 +11,10 @@ The package from the ground up; every module imports only what stands above it h
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
   `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
 - all of them: `_supervisor`, `_dispatcher`, `_assembly`
-- what people hold: `_rounds`, `_subscription`, `_client`, `_open`, re-exported here; `testing`; `__main__`
+- what people hold: `_rounds`, `_subscription`, `_client`, `_open`
+- many of those: `_pool_events`, `_pool_statistics`, `_pool_keys`, `_pool_slots`, `_crowd`,
+  `_pool_options`, `_pool_client`, `_pool_lease`, `_pool_keeper`, `_pool`
+- re-exported here; `testing`; `__main__`
 """
 
 from trio_mcp_resilient._client import Client as Client
@@ -23,6 +26,7 @@ from trio_mcp_resilient._errors import Evidence as Evidence
 from trio_mcp_resilient._errors import GaveUp as GaveUp
 from trio_mcp_resilient._errors import HandshakeFailed as HandshakeFailed
 from trio_mcp_resilient._errors import OutcomeUnknown as OutcomeUnknown
+from trio_mcp_resilient._errors import PoolFull as PoolFull
 from trio_mcp_resilient._errors import Recovery as Recovery
 from trio_mcp_resilient._errors import RequestRefused as RequestRefused
 from trio_mcp_resilient._errors import ResilientError as ResilientError
@@ -43,6 +47,15 @@ from trio_mcp_resilient._judge import Facts as Facts
 from trio_mcp_resilient._open import open_client as open_client
 from trio_mcp_resilient._policy import Backoff as Backoff
 from trio_mcp_resilient._policy import Resend as Resend
+from trio_mcp_resilient._pool import Pool as Pool
+from trio_mcp_resilient._pool import open_pool as open_pool
+from trio_mcp_resilient._pool_events import ClientClosed as ClientClosed
+from trio_mcp_resilient._pool_events import ClientEvent as ClientEvent
+from trio_mcp_resilient._pool_events import ClientOpened as ClientOpened
+from trio_mcp_resilient._pool_events import Closing as Closing
+from trio_mcp_resilient._pool_events import PoolEvent as PoolEvent
+from trio_mcp_resilient._pool_options import ClientOptions as ClientOptions
+from trio_mcp_resilient._pool_statistics import PoolStatistics as PoolStatistics
 from trio_mcp_resilient._states import State as State
 from trio_mcp_resilient._statistics import Statistics as Statistics
 from trio_mcp_resilient._subscription import Subscription as Subscription

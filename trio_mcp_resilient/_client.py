@@ -287,3 +287,9 @@ class Client:
             resource_subscriptions=tuple(resource_subscriptions),
         )
         return subscribe(self._session, wanted, self._on_gap)
+
+
+def counters_of(client: Client) -> Counters:
+    """Return a client's live counts, for the pool that it belongs to."""
+    # Not an attribute of the class: those are what users see.
+    return client._counters  # pyright: ignore[reportPrivateUsage]

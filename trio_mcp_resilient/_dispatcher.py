@@ -171,10 +171,18 @@ class ResilientDispatcher:
         call = _call(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
         timeout = opts.get("timeout")
         send = self._listen if method == LISTEN else self._send
-        if timeout is None:
-            return await send(call)
-        with trio.move_on_after(timeout):
-            return await send(call)
+        counters = self._counters
+        counters.calls += 1
+        counters.in_progress += 1
+        try:
+            if timeout is None:
+                return await send(call)
+            with trio.move_on_after(timeout):
+                return await send(call)
+        finally:
+            counters.in_progress -= 1
+            if counters.in_progress == 0 and counters.on_quiet is not None:
+                counters.on_quiet()
         raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out")
 
     # -- how the client introduces itself -----------------------------------------------------
@@ -205,7 +213,6 @@ class ResilientDispatcher:
     # -- one logical call ---------------------------------------------------------------------
 
     async def _send(self, call: Call) -> dict[str, Any]:
-        self._counters.calls += 1
         generation = await self.supervisor.ready()
         outcome = await self._post(generation, call)
         if not outcome.begun:
@@ -238,7 +245,6 @@ class ResilientDispatcher:
             MCPError: as the SDK's own dispatcher, also for a stream that broke off: the SDK's
                 driver of subscriptions, which runs beside its session, understands nothing else.
         """
-        self._counters.calls += 1
         try:
             outcome = await self._post(await self.supervisor.ready(), call)
         except (ResilientError, trio.ClosedResourceError) as error:

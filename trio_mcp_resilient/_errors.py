@@ -2,12 +2,14 @@
 
 The server ended the session (`SessionLost`), the network broke (`ConnectionLost`), nobody
 can tell whether the request ran (`OutcomeUnknown`), the server said no (`RequestRefused`),
-or there was no way back (`HandshakeFailed`, `GaveUp`). A JSON-RPC error sent by the server
-stays the SDK's own `mcp.MCPError`, and using a closed client is `trio.ClosedResourceError`.
+there was no way back (`HandshakeFailed`, `GaveUp`), or no room in a pool (`PoolFull`). A JSON-RPC
+error sent by the server stays the SDK's own `mcp.MCPError`, and using a closed client is
+`trio.ClosedResourceError`.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 from mcp.shared.exceptions import MCPError
@@ -131,6 +133,15 @@ class GaveUp(ResilientError):
     executed: bool | None = False
 
 
+class PoolFull(ResilientError):
+    """Every client of the pool is in use, and `when_full="fail"` says not to wait.
+
+    You do not get it for a client that is in the pool already: a lease of that takes up no room.
+    """
+
+    executed: bool | None = False
+
+
 class RequestRefused(ResilientError, MCPError):
     """The server answered the request with an HTTP error and no JSON-RPC error of its own.
 
@@ -143,3 +154,25 @@ class RequestRefused(ResilientError, MCPError):
         MCPError.__init__(self, INTERNAL_ERROR, message, {"status": status})
         self.status = status
         """The HTTP status; 401 and 403 are refused authentication."""
+
+
+def twin(error: Exception) -> Exception:
+    """Return a copy of an error that several tasks are to raise.
+
+    Each needs one of its own: a shared one would collect the tracebacks of all. The copy of a
+    `ResilientError` has its cause, which is for users to look at; that of another error has the
+    error itself as its cause, which shows where it was raised, if it was.
+    """
+    try:
+        copied = copy.copy(error)
+    except Exception:
+        copied = error
+    if copied is error or type(copied) is not type(error):
+        # Not every exception can be made again from its own `args`.
+        copied = ResilientError(f"{type(error).__name__}: {error}")
+        copied.__cause__ = error
+    elif isinstance(error, ResilientError):
+        copied.__cause__ = error.__cause__
+    elif error.__traceback__ is not None:
+        copied.__cause__ = error
+    return copied

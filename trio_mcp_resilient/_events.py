@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from trio_mcp_resilient._errors import Evidence, Recovery
 from trio_mcp_resilient._states import State
@@ -121,10 +121,13 @@ Watcher: TypeAlias = Callable[[Event], None]
 """Receives each event, synchronously, in the order things happened."""
 
 
-def contained(watcher: Watcher) -> Watcher:
+T = TypeVar("T")
+
+
+def contained(watcher: Callable[[T], None]) -> Callable[[T], None]:
     """Wrap a user's watcher so that its failure costs one event and never a session."""
 
-    def watch(event: Event) -> None:
+    def watch(event: T) -> None:
         try:
             watcher(event)
         except Exception:

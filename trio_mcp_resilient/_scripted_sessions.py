@@ -166,8 +166,10 @@ class Sessions:
             return ScriptedSession("", 0, seen.protocol_version or self.protocol_version, resumable=False)
         if seen.session_id is None:
             return self.missing_id
-        live = {session.id: session for session in self.sessions}
-        session = live.get(seen.session_id)
+        session = self._sessions.get(seen.session_id)
+        if session is not None and session.idle_for > self.idle_timeout:
+            self._forget(session, streams=True)
+            session = None
         if session is None:
             return self._refusal
         return refuse_version(seen, self._versions) or session

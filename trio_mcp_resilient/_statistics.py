@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -16,6 +17,10 @@ class Counters:
     calls: int = 0
     outcome_unknown: int = 0
     last_recovery_seconds: float | None = None
+    in_progress: int = 0
+    """Calls that have begun and not ended, on whatever session, or waiting for one."""
+    on_quiet: Callable[[], None] | None = None
+    """Called when the last call in progress has ended: a pool parts with a client only then."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError
+from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError, twin
 from trio_mcp_resilient._events import (
     Flapping,
     RecoveryFailed,
@@ -28,6 +28,7 @@ from trio_mcp_resilient._events import (
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
+from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice
 from trio_mcp_resilient._policy import Backoff, Timeouts
 from trio_mcp_resilient._states import State, StateMachine
@@ -135,7 +136,7 @@ class Supervisor:
                 series = self._series or self._begin()
                 await series.done.wait()
                 if series.failure is not None:
-                    raise _own_copy(series.failure)
+                    raise twin(series.failure)
         series = self._series or Series()
         raise GaveUp(
             f"no session at {self._endpoint} within {self._timeouts.recovery:g} s",
@@ -183,7 +184,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Make sessions until cancelled: whenever one is wanted, try until one stands or the budget ends."""
-        async with trio.open_nursery() as nursery:
+        async with open_hidden_nursery() as nursery:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
@@ -303,6 +304,9 @@ class Supervisor:
             )
 
     def _fails(self, series: Series, final: HandshakeFailed | None) -> None:
+        if self.state is State.CLOSED:
+            # The last attempt failed in the moment in which the client was closed.
+            return
         recovery = series.so_far()
         if final is None:
             failure: ResilientError = GaveUp(f"no session at {self._endpoint}", recovery=recovery)
@@ -321,13 +325,6 @@ class Supervisor:
     def _changed(self, before: State, after: State) -> None:
         if self._watcher is not None:
             self._watcher(StateChanged(before, after))
-
-
-def _own_copy(failure: ResilientError) -> ResilientError:
-    """Make each waiter an exception of its own: a shared one would collect their tracebacks."""
-    copy = type(failure)(*failure.args, recovery=failure.recovery)
-    copy.__cause__ = failure.__cause__
-    return copy
 
 
 def _group(errors: list[Exception]) -> ExceptionGroup[Exception] | None:
