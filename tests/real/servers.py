@@ -123,12 +123,12 @@ class RealServer:
 
 @asynccontextmanager
 async def open_server(
-    kind: Kind, directory: Path, *, started: bool = True
+    kind: Kind, directory: Path, *, started: bool = True, port: int | None = None
 ) -> AsyncGenerator[RealServer, None]:
     """Run one server for as long as the block lasts; what it printed is shown if the block fails."""
     if not kind.command[0]:
         raise RuntimeError(f"{kind} needs a Python with mcp 1.x: name it in MCP1_PYTHON")
-    port = free_port()
+    port = port or free_port()
     journal = directory / "journal"
     env = {**os.environ, **kind.env, "PORT": str(port), "JOURNAL": str(journal)}
     async with open_server_process(kind.command, port=port, log=directory / "log", env=env) as process:
