@@ -45,7 +45,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_session",
         "_restoring",
     ),
-    "HTTP": ("_dial", "_http11", "_http_messages", "_connections", "_httpx_transport", "_http"),
+    "HTTP": (
+        "_dial",
+        "_http11",
+        "_http_messages",
+        "_connections",
+        "_httpx_transport",
+        "_auth_flow",
+        "_auth",
+        "_http",
+    ),
     "one session": (
         "_nursery",
         "_answers",
@@ -109,6 +118,8 @@ ALLOWED: dict[str, set[str]] = {
     "anyio": {"_dispatcher", "_inbound"},
     # One place translates httpx's names, one is a transport for it, others have them in a signature.
     "httpx": {"_http", "_httpx_transport", "_pool_client", "_pool_options", "_pool", "_assembly", "_open"},
+    # What the SDK's OAuth providers are made of: one module drives them, the others name it in annotations.
+    "httpx2": {"_auth_flow", "_auth", "_http", "_pool_client", "_pool", "_assembly", "_open"},
     "h11": {"_http11", "_http_messages", *LAYERS["the scripted server"]},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}

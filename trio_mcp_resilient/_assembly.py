@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -23,6 +24,9 @@ from trio_mcp_resilient._judge import Detect, Judge
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import Supervisor
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def assemble(
     url: str,
     *,
     headers: Mapping[str, str] | None,
-    auth: httpx.Auth | None,
+    auth: httpx.Auth | httpx2.Auth | None,
     http_client: httpx.AsyncClient | None,
     name: str | None,
     timeouts: Timeouts,

@@ -1,10 +1,10 @@
 """HTTP for a generation: which way its requests go out, and httpx's words translated to ours.
 
-There are two ways. Without an `auth` flow, a client of the user's or a proxy, httpx has nothing
+There are two ways. Without an `httpx.Auth`, a client of the user's or a proxy, httpx has nothing
 to do for us, and requests go straight to the Trio-native connections (`PlainWire`). Otherwise
 they pass through an `httpx.AsyncClient` (`HttpxWire`), ours over the same connections, or the
-user's over whatever it has. This module and `_httpx_transport` are the only ones that know
-httpx's names.
+user's over whatever it has. A provider of the SDK's (`_auth`) works on either. This module and
+`_httpx_transport` are the only ones that know httpx's names.
 """
 
 from __future__ import annotations
@@ -14,17 +14,33 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import trio
 
+from trio_mcp_resilient._auth import Credentials, credentials
+from trio_mcp_resilient._auth_flow import Send
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http11 import SLICE_BYTES
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
-from trio_mcp_resilient._wire import BeforeWrite, HookFailed, RawHeaders, Response, Stage, Wire, WireError
+from trio_mcp_resilient._wire import (
+    BeforeWrite,
+    HookFailed,
+    Outgoing,
+    RawHeaders,
+    Response,
+    Stage,
+    Wire,
+    WireError,
+)
+
+if TYPE_CHECKING:
+    import httpx2
 
 ENDING_GRACE = 0.02
 """How long an answer that is no longer wanted may take to end, in seconds."""
@@ -42,7 +58,7 @@ def wire_opener(
     endpoint: Endpoint,
     *,
     headers: Mapping[str, str] | None,
-    auth: httpx.Auth | None,
+    auth: httpx.Auth | httpx2.Auth | None,
     http_client: httpx.AsyncClient | None,
     ssl_context: ssl.SSLContext | None,
     connect: Connect | None,
@@ -52,6 +68,7 @@ def wire_opener(
 
     Raises:
         ValueError: for a header that is none, or options that exclude each other.
+        TypeError: for an `auth` that is neither httpx's nor httpx2's.
     """
     fields = _encode({**DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}})
     if http_client is not None:
@@ -60,21 +77,24 @@ def wire_opener(
         # Its own default headers stand where the application set none here.
         own = _encode({name.lower(): value for name, value in (headers or {}).items()})
         return lambda: HttpxWire(http_client, endpoint, own, read_timeout, owned=False)
+    # Made once: the tokens are the client's, and outlive every generation.
+    provider = None if auth is None or isinstance(auth, httpx.Auth) else credentials(auth)
+    flow = auth if isinstance(auth, httpx.Auth) else None
     proxied = connect is None and _proxied(endpoint)
-    if auth is None and not proxied:
+    if flow is None and not proxied:
         return lambda: PlainWire(
-            Connections(connect=connect, ssl_context=ssl_context), endpoint, fields, read_timeout
+            Connections(connect=connect, ssl_context=ssl_context), endpoint, fields, read_timeout, provider
         )
     transport = None if proxied else TrioHTTPTransport
 
     def open_wire() -> Wire:
         client = httpx.AsyncClient(
-            auth=auth,
+            auth=flow,
             verify=ssl_context if ssl_context is not None else True,
             transport=None if transport is None else transport(ssl_context=ssl_context, connect=connect),
             trust_env=transport is None,
         )
-        return HttpxWire(client, endpoint, fields, read_timeout, owned=True)
+        return HttpxWire(client, endpoint, fields, read_timeout, owned=True, provider=provider)
 
     return open_wire
 
@@ -99,9 +119,14 @@ def _encode(headers: Mapping[str, str]) -> RawHeaders:
 class _Following(ABC):
     """Sends to one endpoint, following redirects that stay on its origin and keep the method."""
 
-    def __init__(self, endpoint: Endpoint, read_timeout: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, fields: RawHeaders, read_timeout: float, provider: Credentials | None
+    ) -> None:
         self._endpoint = endpoint
+        self._fields = fields
         self._read_timeout = read_timeout
+        self._provider = provider
+        self._send: Send = self._send_once if provider is None else self._send_authorized
 
     async def send(
         self,
@@ -114,69 +139,75 @@ class _Following(ABC):
     ) -> Response:
         """Send one request and return once the head of its final answer is here."""
         read_timeout = math.inf if may_be_silent else self._read_timeout
-        response = await self._send_once(method, headers, body, read_timeout, before_write)
-        for _ in range(MAX_REDIRECTS):
-            there = _redirect(self._endpoint, method, response)
-            if there is None:
-                break
-            await response.aclose()
+        fields = (*self._fields, *headers)
+        request = Outgoing(self._endpoint, method, fields, body, read_timeout, before_write)
+        response = await self._send(request)
+        if 300 <= response.status < 400:
+            response, there = await _follow(response, self._send, request)
             # Remembered, so that only the first request of a generation makes the detour.
             self._endpoint = there
-            response = await self._send_once(method, headers, body, read_timeout, before_write)
+        return response
+
+    async def _send_authorized(self, request: Outgoing) -> Response:
+        assert self._provider is not None
+        return await self._provider.send(request, self._send_once, self._fetch)
+
+    async def _fetch(self, request: Outgoing) -> Response:
+        response, _ = await _follow(await self._send_once(request), self._send_once, request)
         return response
 
     @abstractmethod
-    async def _send_once(
-        self,
-        method: str,
-        headers: RawHeaders,
-        body: bytes,
-        read_timeout: float,
-        before_write: BeforeWrite | None,
-    ) -> Response: ...
+    async def _send_once(self, request: Outgoing) -> Response: ...
+
+
+async def _follow(response: Response, send: Send, request: Outgoing) -> tuple[Response, Endpoint]:
+    """Send again to where redirects lead, and return the final answer and whose it is."""
+    for _ in range(MAX_REDIRECTS):
+        there = _redirect(request.endpoint, request.method, response)
+        if there is None:
+            break
+        await response.aclose()
+        request = replace(request, endpoint=there)
+        response = await send(request)
+    return response, request.endpoint
 
 
 class PlainWire(_Following):
     """An endpoint straight over Trio-native connections, owned by one generation."""
 
     def __init__(
-        self, connections: Connections, endpoint: Endpoint, fields: RawHeaders, read_timeout: float
+        self,
+        connections: Connections,
+        endpoint: Endpoint,
+        fields: RawHeaders,
+        read_timeout: float,
+        provider: Credentials | None = None,
     ) -> None:
-        super().__init__(endpoint, read_timeout)
+        super().__init__(endpoint, fields, read_timeout, provider)
         self._connections = connections
-        self._fields = fields
         self._cookies: httpx.Cookies | None = None
         """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
-    async def _send_once(
-        self,
-        method: str,
-        headers: RawHeaders,
-        body: bytes,
-        read_timeout: float,
-        before_write: BeforeWrite | None,
-    ) -> Response:
-        endpoint = self._endpoint
-        fields = (*self._fields, *headers)
-        if self._cookies is not None:
-            fields = (*fields, *self._cookie_header(self._cookies))
+    async def _send_once(self, request: Outgoing) -> Response:
+        if self._cookies is not None and not request.bare:
+            request = replace(request, headers=(*request.headers, *self._cookie_header(self._cookies)))
         try:
             response = await self._connections.request(
-                endpoint,
-                method,
-                fields,
-                body,
-                read_timeout=read_timeout,
+                request.endpoint,
+                request.method,
+                request.headers,
+                request.body,
+                read_timeout=request.read_timeout,
                 # What fits the kernel's buffer of an idle connection needs no watch.
-                write_timeout=math.inf if len(body) <= SLICE_BYTES else self._read_timeout,
-                before_write=before_write,
+                write_timeout=math.inf if len(request.body) <= SLICE_BYTES else self._read_timeout,
+                before_write=request.before_write,
             )
         except WireError:
             raise
         except Exception as error:
             # The user's `connect` raised something that no stream raises.
             raise HookFailed(error) from error
-        if any(name == b"set-cookie" for name, _ in response.headers):
+        if not request.bare and any(name == b"set-cookie" for name, _ in response.headers):
             # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
             told = httpx.Response(200, headers=list(response.headers), request=self._as_httpx())
             self._cookies = httpx.Cookies() if self._cookies is None else self._cookies
@@ -208,34 +239,29 @@ class HttpxWire(_Following):
         read_timeout: float,
         *,
         owned: bool,
+        provider: Credentials | None = None,
     ) -> None:
-        super().__init__(endpoint, read_timeout)
+        super().__init__(endpoint, fields, read_timeout, provider)
         self._client = client
-        self._fields = fields
         self._owned = owned
 
-    async def _send_once(
-        self,
-        method: str,
-        headers: RawHeaders,
-        body: bytes,
-        read_timeout: float,
-        before_write: BeforeWrite | None,
-    ) -> HttpxResponse:
-        request = self._client.build_request(
-            method,
-            self._endpoint.url,
-            headers=[*self._fields, *headers],
-            content=body if method == "POST" else None,
-            timeout=httpx.Timeout(10.0, read=None if read_timeout == math.inf else read_timeout),
+    async def _send_once(self, request: Outgoing) -> Response:
+        make = httpx.Request if request.bare else self._client.build_request
+        seconds = None if request.read_timeout == math.inf else request.read_timeout
+        made = make(
+            request.method,
+            request.endpoint.url,
+            headers=list(request.headers),
+            content=request.body if request.method == "POST" else None,
+            extensions={"timeout": httpx.Timeout(10.0, read=seconds).as_dict()},
         )
-        if before_write is not None:
+        if request.before_write is not None:
             # httpx does not say when it has a connection.
-            await before_write()
+            await request.before_write()
         try:
-            response = await self._client.send(request, stream=True, follow_redirects=False)
+            response = await self._client.send(made, stream=True, follow_redirects=False)
         except httpx.TransportError as error:
-            raise WireError(stage_of(error), _said(error)) from error
+            raise WireError(_stage_of(error, made), _said(error)) from error
         except Exception as error:
             raise HookFailed(error) from error
         return HttpxResponse(response)
@@ -300,6 +326,24 @@ def _redirect(endpoint: Endpoint, method: str, response: Response) -> Endpoint |
         return None
     location = next((value for name, value in response.headers if name == b"location"), b"")
     return endpoint.redirected(location.decode("latin-1")) if location else None
+
+
+def _stage_of(error: httpx.TransportError, request: httpx.Request) -> Stage:
+    """Return how far a request had got when its exchange, or one of its auth flow's own, failed."""
+    try:
+        elsewhere = _place(error.request.url) != _place(request.url)
+    except RuntimeError:
+        # Somebody's own transport has not said which request it was.
+        elsewhere = False
+    if elsewhere:
+        # The flow had asked elsewhere for credentials, so the request had not been sent, or had
+        # been refused. A flow may hand on a copy of the request: only another place is proof.
+        return Stage.NOT_CONNECTED
+    return stage_of(error)
+
+
+def _place(url: httpx.URL) -> tuple[str, str, int | None, str]:
+    return url.scheme, url.host, url.port, url.path
 
 
 def _said(error: Exception) -> str:

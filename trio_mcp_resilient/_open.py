@@ -7,6 +7,7 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import httpx
 import mcp_types as types
@@ -34,6 +35,9 @@ from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 
+if TYPE_CHECKING:
+    import httpx2
+
 logger = logging.getLogger("trio_mcp_resilient")
 
 
@@ -42,7 +46,7 @@ async def open_client(
     url: str,
     *,
     headers: Mapping[str, str] | None = None,
-    auth: httpx.Auth | None = None,
+    auth: httpx.Auth | httpx2.Auth | None = None,
     http_client: httpx.AsyncClient | None = None,
     name: str | None = None,
     recovery_timeout: float = 30.0,
@@ -77,7 +81,9 @@ async def open_client(
     Args:
         url: the server's streamable HTTP endpoint, http or https.
         headers: sent with every request. They may hold secrets: they are never shown.
-        auth: an `httpx.Auth`, asked again for every request.
+        auth: an `httpx.Auth`, asked again for every request; or a provider of the SDK's (from
+            `mcp.client.auth`, or any `httpx2.Auth`), whose tokens all sessions share. Either
+            outlives every session. :doc:`howto-auth` tells more.
         http_client: your own `httpx.AsyncClient`, used as it is and not closed. Its connections
             are then not the generation's own, and what a failed request tells of how far it got
             is only what httpx lets through.
@@ -128,6 +134,7 @@ async def open_client(
             authentication, no common protocol version.
         GaveUp: the server was down for the whole budget of attempts, or `recovery_timeout`.
         ValueError: an argument makes no sense.
+        TypeError: `auth` is nothing that authenticates.
 
     Whatever the block raises comes out as itself, never in a group of ours.
 

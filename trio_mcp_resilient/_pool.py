@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal, Unpack, final
+from typing import TYPE_CHECKING, Literal, Unpack, final
 
 import httpx
 import trio
@@ -21,6 +21,9 @@ from trio_mcp_resilient._pool_options import ClientOptions
 from trio_mcp_resilient._pool_slots import Limits
 from trio_mcp_resilient._pool_statistics import PoolStatistics
 
+if TYPE_CHECKING:
+    import httpx2
+
 
 @final
 class Pool:
@@ -35,7 +38,7 @@ class Pool:
         keyring: Keyring,
         *,
         headers: Mapping[str, str] | None,
-        auth: httpx.Auth | None,
+        auth: httpx.Auth | httpx2.Auth | None,
         options: ClientOptions,
     ) -> None:
         self._keeper = keeper
@@ -55,7 +58,7 @@ class Pool:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | None = None,
+        auth: httpx.Auth | httpx2.Auth | None = None,
         name: str | None = None,
         **options: Unpack[ClientOptions],
     ) -> AsyncGenerator[Client, None]:
@@ -69,7 +72,7 @@ class Pool:
             url: the server's endpoint.
             headers: sent with every request, in addition to the pool's and before them. They are
                 part of the identity.
-            auth: an `httpx.Auth`, instead of the pool's. The object itself is part of the
+            auth: as `open_client` takes it, instead of the pool's. The object itself is part of the
                 identity: keep one for each user, and do not make one for each lease.
             name: what log lines and events call the client; by default the endpoint without its
                 query, and a fingerprint of the identity.
@@ -109,7 +112,7 @@ class Pool:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | None = None,
+        auth: httpx.Auth | httpx2.Auth | None = None,
         **options: Unpack[ClientOptions],
     ) -> bool:
         """Give the client of an endpoint and an identity to nobody any more.
@@ -166,7 +169,7 @@ class Pool:
         self,
         url: str,
         headers: Mapping[str, str] | None,
-        auth: httpx.Auth | None,
+        auth: httpx.Auth | httpx2.Auth | None,
         name: str | None,
         options: ClientOptions,
     ) -> Asked:
@@ -190,7 +193,7 @@ async def open_pool(
     on_event: Callable[[PoolEvent], None] | None = None,
     name: str = "pool",
     headers: Mapping[str, str] | None = None,
-    auth: httpx.Auth | None = None,
+    auth: httpx.Auth | httpx2.Auth | None = None,
     **options: Unpack[ClientOptions],
 ) -> AsyncGenerator[Pool, None]:
     """Open a pool of clients, for as long as the block runs.
@@ -217,7 +220,7 @@ async def open_pool(
         on_event: called with each `PoolEvent`, synchronously; it must not block.
         name: what log lines call the pool.
         headers: sent by all clients, unless a lease has a header of the same name.
-        auth: an `httpx.Auth` for all clients whose lease has none.
+        auth: as `open_client` takes it, for all clients whose lease has none.
         options: as of `open_client`, for all clients.
 
     Yields:

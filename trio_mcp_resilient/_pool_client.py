@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httpx
 import trio
@@ -19,6 +19,9 @@ from trio_mcp_resilient._pool_keys import Key
 from trio_mcp_resilient._pool_options import ClientOptions
 from trio_mcp_resilient._pool_slots import Slot
 
+if TYPE_CHECKING:
+    import httpx2
+
 CLOSE_TIMEOUT = 2.0
 """What `open_client` takes if it is not told."""
 
@@ -30,7 +33,7 @@ class Asked:
     key: Key
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
-    auth: httpx.Auth | None = field(repr=False)
+    auth: httpx.Auth | httpx2.Auth | None = field(repr=False)
     options: ClientOptions = field(repr=False)
 
 

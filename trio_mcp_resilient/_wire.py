@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from trio_mcp_resilient._endpoint import Endpoint
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Header fields in wire order, names in lower case."""
@@ -53,10 +56,26 @@ class WireError(Exception):
 class HookFailed(WireError):
     """The user's own part in the exchange raised: `connect`, an auth flow or an event hook."""
 
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(Stage.NOT_CONNECTED, f"{type(cause).__name__} in the application's own hook")
+    def __init__(self, cause: Exception, message: str = "") -> None:
+        said = message or f"{type(cause).__name__} in the application's own hook"
+        super().__init__(Stage.NOT_CONNECTED, said)
         self.cause = cause
         """What it raised, and what the caller of the request gets."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """One request, whole."""
+
+    endpoint: Endpoint
+    method: str
+    headers: RawHeaders
+    body: bytes
+    read_timeout: float
+    """Seconds of silence on the answer's connection that count as a cut; `math.inf` for none."""
+    before_write: BeforeWrite | None = None
+    bare: bool = False
+    """Whether it goes with nothing of the client's but what is here: no cookie, no default."""
 
 
 class Response(Protocol):

@@ -1,0 +1,189 @@
+"""One run of an OAuth flow of the SDK's, which is written for httpx2, over our own connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
+from trio_mcp_resilient._secrets import redact
+from trio_mcp_resilient._wire import HookFailed, Outgoing, RawHeaders, Response, Stage, WireError
+
+if TYPE_CHECKING:
+    import httpx2
+
+CHALLENGE_BYTES = 64 * 1024
+CHALLENGE_SECONDS = 5.0
+"""How much of a challenge's body is read, and for how long: what matters of one is in its head."""
+ANSWER_BYTES = 1024 * 1024
+ANSWER_SECONDS = 30.0
+"""What an answer to a flow's own request may be: whoever the endpoint names as its authorization
+server gets to answer, and callers wait behind it."""
+
+Send = Callable[[Outgoing], Awaitable[Response]]
+"""Sends one request, following redirects within its origin."""
+Badge = RawHeaders
+"""The header fields that a flow has put on a request, names in lower case."""
+
+
+def with_badge(request: Outgoing, badge: Badge) -> Outgoing:
+    """Return a request with the fields of its credentials in the place of those it had."""
+    names = {name for name, _ in badge}
+    return replace(request, headers=(*(field for field in request.headers if field[0] not in names), *badge))
+
+
+class Run:
+    """One run of a flow: sends what it asks for, and stops where it wants the given request sent."""
+
+    def __init__(self, auth: httpx2.Auth, outgoing: Outgoing, fetch: Send) -> None:
+        import httpx2
+
+        url = outgoing.endpoint.url
+        self._request = httpx2.Request(
+            outgoing.method, url, headers=list(outgoing.headers), content=outgoing.body
+        )
+        self._before = frozenset(_fields(self._request))
+        self._fetch = fetch
+        self._flow: AsyncGenerator[httpx2.Request, httpx2.Response] = auth.async_auth_flow(self._request)
+        self.badge: Badge = ()
+        """What the flow has put on the given request so far."""
+
+    async def advance(self, answer: Answer | None = None) -> bool:
+        """Run on to where the given request is to be sent; return False if it ends before.
+
+        Args:
+            answer: what the given request was answered with, when it was sent.
+        """
+        try:
+            step = anext(self._flow) if answer is None else self._flow.asend(answer.told(self._request))
+            wanted = await step
+            while not self._is_given(wanted):
+                wanted = await self._flow.asend(await self._obtain(wanted))
+        except StopAsyncIteration:
+            return False
+        except WireError:
+            raise
+        except Exception as error:
+            failure = error
+        else:
+            self.badge = tuple(field for field in _fields(wanted) if field not in self._before)
+            return True
+        # Outside of the handler, so that what may quote a token is nobody's context.
+        failure = without_secrets(failure)
+        raise HookFailed(failure, f"authorization failed: {type(failure).__name__}: {redact(str(failure))}")
+
+    async def aclose(self) -> None:
+        """End the flow, and so give back the lock it may hold. Works in a cancelled scope."""
+        await self._flow.aclose()
+
+    def _is_given(self, wanted: httpx2.Request) -> bool:
+        # A flow may hand on a copy. What goes where the given request goes counts as it: to take
+        # it for the flow's own would be to say that it certainly did not run.
+        given = self._request
+        return wanted is given or (wanted.method, wanted.url) == (given.method, given.url)
+
+    async def _obtain(self, wanted: httpx2.Request) -> httpx2.Response:
+        """Send a request of the flow's own: with what the flow put on it, and nothing else."""
+        endpoint = _endpoint(wanted)
+        headers = [(b"accept-encoding", b"identity"), *_fields(wanted)]
+        request = Outgoing(endpoint, wanted.method, headers, await wanted.aread(), ANSWER_SECONDS, bare=True)
+        try:
+            with trio.fail_after(ANSWER_SECONDS):
+                response = await self._fetch(request)
+                try:
+                    answer = await _read_whole(response)
+                finally:
+                    await response.aclose()
+        except HookFailed:
+            raise
+        except (WireError, trio.TooSlowError) as error:
+            said = f"no answer within {ANSWER_SECONDS:g} s" if isinstance(error, trio.TooSlowError) else error
+            # The request that waits for the credentials was not sent, or was refused for want of them.
+            raise WireError(Stage.NOT_CONNECTED, f"no credentials: {endpoint}: {said}") from error
+        return answer.told(wanted)
+
+
+def _fields(request: httpx2.Request) -> RawHeaders:
+    return [(name.lower(), value) for name, value in request.headers.raw]
+
+
+def _endpoint(request: httpx2.Request) -> Endpoint:
+    url = request.url
+    if url.scheme not in DEFAULT_PORTS:
+        raise WireError(Stage.NOT_CONNECTED, "no credentials: their URL is neither http:// nor https://")
+    return Endpoint(
+        url.scheme,
+        url.raw_host.decode("ascii"),
+        url.port or DEFAULT_PORTS[url.scheme],
+        url.raw_path.decode("ascii"),
+    )
+
+
+@dataclass
+class Answer:
+    """An answer that was read, to be shown to a flow, and to be read again by whoever sent the request."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+    def told(self, request: httpx2.Request) -> httpx2.Response:
+        """Return it in httpx2's words."""
+        import httpx2
+
+        # The body is as it will be read: its length and encoding on the wire say nothing of it.
+        dropped = (b"content-encoding", b"content-length", b"transfer-encoding")
+        headers = [field for field in self.headers if field[0] not in dropped]
+        return httpx2.Response(self.status, headers=headers, content=self.body, request=request)
+
+    async def receive(self) -> bytes:
+        """Return the body, then nothing."""
+        await trio.lowlevel.checkpoint()
+        body, self.body = self.body, b""
+        return body
+
+    async def aclose(self) -> None:
+        """Do nothing: the connection was given back when the answer had been read."""
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+async def read_challenge(response: Response) -> Answer:
+    """Read a refusal, as much as comes in bounded bytes and time, and give its connection back."""
+    body = b""
+    try:
+        with trio.move_on_after(CHALLENGE_SECONDS):  # noqa: ASYNC912  # the first receive is its cancel point
+            while len(body) < CHALLENGE_BYTES and (chunk := await response.receive()):
+                body += chunk
+    except WireError:
+        pass
+    finally:
+        await response.aclose()
+    return Answer(response.status, response.headers, body[:CHALLENGE_BYTES])
+
+
+async def _read_whole(response: Response) -> Answer:
+    body = b""
+    while chunk := await response.receive():
+        body += chunk
+        if len(body) > ANSWER_BYTES:
+            raise WireError(Stage.ANSWERING, f"the answer is larger than {ANSWER_BYTES} bytes")
+    return Answer(response.status, response.headers, body)
+
+
+def without_secrets(error: Exception) -> Exception:
+    """Return an error of the SDK's without what it quotes: it may be a whole answer with tokens in it.
+
+    What the application's own handlers raise is the application's, and passes as it is.
+    """
+    from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return OAuthFlowError(f"an answer of the authorization server is no valid {error.title}")
+    for kind in (OAuthTokenError, OAuthRegistrationError, OAuthFlowError):
+        if isinstance(error, kind):
+            return kind(redact(str(error)))
+    return error
