@@ -14,6 +14,12 @@ from trio_mcp_resilient.testing import (
     ScriptedServer,
 )
 
+MODERN = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "peer", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+}
 BASE = {"host": "scripted.test", "accept": "application/json, text/event-stream"}
 
 
@@ -100,6 +106,24 @@ class Peer:
 
     def call(self, rpc_method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": rpc_method, "params": params or {}}
+
+    def modern(self, rpc_method: str, params: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, str]]:
+        """A request of the version without sessions, and the header fields that go with it."""
+        meta = {**META, **((params or {}).get("_meta") or {})}
+        message = self.call(rpc_method, {**(params or {}), "_meta": meta})
+        fields = {"mcp_protocol_version": MODERN, "mcp_method": rpc_method}
+        named = message["params"].get("uri" if rpc_method == "resources/read" else "name")
+        return message, fields if named is None else {**fields, "mcp_name": named}
+
+    async def post_modern(self, rpc_method: str, params: Mapping[str, Any] | None = None) -> Answer:
+        message, fields = self.modern(rpc_method, params)
+        return await self.ask("POST", message, **fields)
+
+    async def listen(self, **notifications: Any) -> Answer:
+        """Subscribe, and return the answer as far as the acknowledgement."""
+        message, fields = self.modern("subscriptions/listen", {"notifications": notifications})
+        await self.send("POST", message, **fields)
+        return await self.receive(Answer(), events=1)
 
     def tool_call(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         params = {"name": name, "arguments": arguments or {}, "_meta": {"progressToken": "p"}}

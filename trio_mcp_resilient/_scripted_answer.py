@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import trio
 
+from trio_mcp_resilient._scripted_dialects import Reply
 from trio_mcp_resilient._scripted_faults import Fault, Held, How, Scripted
 from trio_mcp_resilient._scripted_http import Exchange, Over
 from trio_mcp_resilient._scripted_records import SeenRequest
@@ -29,6 +30,7 @@ class Answer:
         self._scripted = rule if isinstance(rule, Scripted) else None
         self._extra = extra_headers
         self._on_status = on_status
+        self._complete = False
 
     @property
     def waits_for_the_run(self) -> bool:
@@ -37,6 +39,11 @@ class Answer:
         # A fault by bytes has no point, and may strike anywhere.
         early = self._fault is not None and self._fault.point in ("before-head", "after-head", None)
         return held or early or self._scripted is not None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the client has left before the answer was complete."""
+        return self._exchange.connection.client_left and not self._complete
 
     def disconnect(self) -> None:
         """Reset the connection under the answer, from any task."""
@@ -49,12 +56,18 @@ class Answer:
         if self._scripted is not None and not self._scripted.ran:
             await self._send_scripted(self._scripted)
 
+    async def reply(self, reply: Reply) -> None:
+        """Send a whole answer that was written down before."""
+        headers, body = reply.render(self.seen)
+        await self.whole(reply.status, headers, body)
+
     async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Send a whole answer."""
         if self._fault is None:
             await self._before_head()
             self._on_status(status)
             await self._exchange.respond(status, {**headers, **self._extra}, body)
+            self._complete = True
             return
         await self.begin(status, headers)
         await self.part(body, last=True)
@@ -83,6 +96,7 @@ class Answer:
     async def end(self) -> None:
         """Send what ends the body."""
         await self._exchange.end()
+        self._complete = True
 
     async def _before_head(self) -> None:
         await self._hold("before-head")
@@ -114,4 +128,5 @@ class Answer:
         headers, body = scripted.reply.render(self.seen)
         self._on_status(scripted.reply.status)
         await self._exchange.respond(scripted.reply.status, {**headers, **self._extra}, body)
+        self._complete = True
         raise Over

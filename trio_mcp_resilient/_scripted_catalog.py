@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import trio
 
+from trio_mcp_resilient._scripted_inputs import InputRequired, Inputs
 from trio_mcp_resilient._scripted_records import Execution
 from trio_mcp_resilient._scripted_session import EventStream, Message, RpcError, ScriptedSession
 
@@ -31,12 +32,14 @@ class ToolContext:
         rpc_id: Any,
         params: Message,
         cut: Callable[[], None],
+        inputs: Inputs | None = None,
     ) -> None:
         self.session = session
         self.rpc_id = rpc_id
         self.params = params
         self._stream = stream
         self._cut = cut
+        self._inputs = inputs
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress, if the client asked for it."""
@@ -48,9 +51,9 @@ class ToolContext:
             self.notify("notifications/progress", said)
 
     def log(self, data: Any, level: str = "info", logger: str | None = None) -> None:
-        """Send a log message, unless the client set a higher level."""
+        """Send a log message, unless the client set a higher level, or, without sessions, none."""
         threshold = self.session.log_level or "debug"
-        if LEVELS.index(level) >= LEVELS.index(threshold):
+        if threshold in LEVELS and LEVELS.index(level) >= LEVELS.index(threshold):
             said = {"level": level, "data": data}
             self.notify("notifications/message", said if logger is None else {**said, "logger": logger})
 
@@ -61,9 +64,16 @@ class ToolContext:
     async def request(self, method: str, params: Message | None = None) -> Any:
         """Ask the client something on the request's own stream, and return its result.
 
+        Without sessions (2026-07-28) nothing can be asked so. The run ends there by a result that says what
+        is missing, and the client comes again with it: the handler then runs from its first line, and
+        this returns at once. So such a handler is executed once more than it asks.
+
         Raises:
             RpcError: the client refused, or the session ended first.
         """
+        if self._inputs is not None:
+            await trio.lowlevel.checkpoint()
+            return self._inputs.ask(method, params)
         return await self.session.ask(self._stream, method, params)
 
     def close_stream(self) -> None:
@@ -161,7 +171,7 @@ class Catalog:
         context = {"ctx": ctx} if "ctx" in inspect.signature(handler).parameters else {}
         try:
             return _tool_result(await _maybe_await(handler(**arguments, **context)))
-        except (RpcError, AssertionError):
+        except (RpcError, InputRequired, AssertionError):
             raise
         except Exception as error:
             return {"content": [{"type": "text", "text": str(error)}], "isError": True}
@@ -176,7 +186,8 @@ class Catalog:
     def _read_resource(self, ctx: ToolContext) -> Message:
         uri = str(ctx.params.get("uri"))
         if uri not in self._texts:
-            raise RpcError(-32002, "Resource not found", {"uri": uri})
+            code = -32002 if ctx.session.protocol_version < "2026-07-28" else -32602
+            raise RpcError(code, "Resource not found", {"uri": uri})
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": self._texts[uri]}]}
 
     def _subscribe(self, ctx: ToolContext, wanted: bool) -> Message:

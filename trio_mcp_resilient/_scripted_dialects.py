@@ -115,3 +115,42 @@ DIALECTS: Mapping[str, Reply] = {
         500, lambda seen: f"Encounter an error when get session: Session not found: {seen.session_id}"
     ),
 }
+
+
+def _refuses_version(seen: SeenRequest) -> Mapping[str, Any]:
+    known = "2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25"
+    asked = seen.protocol_version
+    message = f"Bad Request: Unsupported protocol version: {asked}. Supported versions: {known}"
+    return rpc_error(-32600, message, "server-error")
+
+
+def _older_only(seen: SeenRequest) -> Mapping[str, Any]:
+    result = {"supportedVersions": ["2025-06-18", "2025-11-25"], "capabilities": dict[str, Any]()}
+    return {"jsonrpc": "2.0", "id": seen.rpc_id, "result": result}
+
+
+DISCOVER_DIALECTS: Mapping[str, Reply] = {
+    # A server that looks neither at the version nor for a session.
+    "200-32601": Reply(200, _echoing(-32601, "Method not found")),
+    # Python SDK 1.x with sessions: the id in the header is one of a session that never was.
+    "400-session": Reply(
+        400,
+        rpc_error(-32600, "Bad Request: Missing session ID", "server-error"),
+        headers={"mcp-session-id": "5e551047e5551047e5551047e5551047"},
+    ),
+    # TypeScript SDK's examples with sessions, and all that was copied from them.
+    "400-rpc": rpc_reply(400, -32000, "Bad Request: No valid session ID provided"),
+    # TypeScript SDK with sessions, asked before `initialize`.
+    "400-initialized": rpc_reply(400, -32000, "Bad Request: Server not initialized"),
+    # Python SDK 1.x and TypeScript SDK without sessions.
+    "400-version": Reply(400, _refuses_version),
+    # Envoy's gateway.
+    "400-text": Reply(400, "missing session ID", TEXT),
+    # A router that knows methods, but not this one.
+    "404-32601": Reply(404, _echoing(-32601, "Method not found")),
+    "404-empty": Reply(404),
+    "404-html": Reply(404, HTML_404, "text/html; charset=utf-8"),
+    # Go SDK with sessions: it answers, and names only versions that need the handshake.
+    "200-older": Reply(200, _older_only),
+}
+"""How servers of the versions with sessions answer `server/discover`."""

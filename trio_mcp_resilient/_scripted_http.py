@@ -86,6 +86,8 @@ class Connection:
         self._h11 = h11.Connection(h11.SERVER)
         self._arrived = trio.Event()
         self._gone = False
+        self.client_left: bool = False
+        """Whether the client was the one that ended it."""
         self._exchange_scope: trio.CancelScope | None = None
 
     def cut(self, how: str) -> None:
@@ -172,6 +174,7 @@ class Connection:
                 data = b""
             self._arrived.set()
             if not data:
+                self.client_left = not self._gone
                 self._leave()
 
     def _leave(self) -> None:

@@ -6,28 +6,31 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import trio
 
 from trio_mcp_resilient._scripted_answer import Answer
-from trio_mcp_resilient._scripted_catalog import Catalog, ToolContext
+from trio_mcp_resilient._scripted_catalog import ToolContext
 from trio_mcp_resilient._scripted_checks import EVENT_STREAM, refuse
-from trio_mcp_resilient._scripted_dialects import Reply, rpc_error, rpc_reply
+from trio_mcp_resilient._scripted_dialects import DISCOVER_DIALECTS, Reply, rpc_reply
 from trio_mcp_resilient._scripted_faults import Script
 from trio_mcp_resilient._scripted_http import Exchange, Over
+from trio_mcp_resilient._scripted_modern import Modern
 from trio_mcp_resilient._scripted_network import Ending, Network
 from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
-from trio_mcp_resilient._scripted_session import Carrier, EventStream, Message, RpcError, ScriptedSession
-from trio_mcp_resilient._scripted_sessions import Sessions
+from trio_mcp_resilient._scripted_session import Carrier, EventStream, ScriptedSession
+from trio_mcp_resilient._scripted_sessions import PROTOCOL_VERSIONS
 
+Era: TypeAlias = Literal["legacy", "modern", "both"]
+"""Which versions a server speaks: those with sessions, those without (from 2026-07-28 on), or both."""
 PATH = "/mcp"
 # From this version on, an event may carry an id and nothing else; older clients choke on it.
 PRIMING_SINCE = "2025-11-25"
 
 
 @final
-class ScriptedServer(Network, Sessions, Catalog, Script):
+class ScriptedServer(Network, Modern, Script):
     """An MCP server for tests, made by `open_scripted_server`.
 
     It behaves as a good server does until it is told otherwise. All settings may be changed
@@ -36,13 +39,12 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
 
     def __init__(self, name: str, nursery: trio.Nursery) -> None:
         Network.__init__(self, nursery, self._handle, self._admits)
-        Sessions.__init__(self, name)
-        Catalog.__init__(self)
+        Modern.__init__(self, name, nursery)
         Script.__init__(self)
+        self.era: Era = "legacy"
+        """Which versions it speaks."""
         self.url: str = f"http://{name}.test{PATH}"
         """What to tell the client, together with `connect`."""
-        self.json_mode = False
-        """Answer POSTs by JSON instead of an event stream; messages about them go to the GET stream."""
         self.retry: int | None = None
         """Milliseconds that a client is told to wait before it resumes; only said if `resumable`."""
         self.offer_get_stream = True
@@ -55,11 +57,9 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         """Header fields to put on every answer."""
         self.delay: float | Callable[[SeenRequest], float] = 0.0
         """Seconds that each request waits before anything is done with it."""
-        self.failure: Exception | None = None
-        """What one of the test's own functions raised; it ends the server's block."""
         self._requests: list[SeenRequest] = []
         self._observers: list[Callable[[SeenRequest], None]] = []
-        self._runs: set[trio.CancelScope] = set()
+        self._discover_refusal: Reply | None = None
 
     @property
     def requests(self) -> list[SeenRequest]:
@@ -82,18 +82,35 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         """Call a function with each request that arrives, before anything is done with it."""
         self._observers.append(observe)
 
-    def restart(self, *, keep_sessions: bool = False, down_for: float = 0.0, how: Ending = "reset") -> None:
+    def discover_dialect(self, how: str | Reply | None) -> None:
+        """Choose how `server/discover` is answered where it is unknown: by versions with sessions.
+
+        Args:
+            how: a key of `DISCOVER_DIALECTS`, a `Reply` of your own, or None for the answer that
+                any request without a session gets.
+        """
+        self._discover_refusal = DISCOVER_DIALECTS[how] if isinstance(how, str) else how
+
+    def restart(
+        self,
+        *,
+        era: Era | None = None,
+        keep_sessions: bool = False,
+        down_for: float = 0.0,
+        how: Ending = "reset",
+    ) -> None:
         """Die and come back: connections are cut and what runs is stopped where it is.
 
         Args:
+            era: which versions to speak from then on; None for the same as before.
             keep_sessions: remember the sessions, as a server with a store for them does.
             down_for: seconds during which new connections are refused.
             how: how the open connections end.
         """
         self._go_down(down_for, "refuse")
         self.cut_connections(how)
-        for run in list(self._runs):
-            run.cancel()
+        self._stop_all()
+        self.era = era or self.era
         if not keep_sessions:
             self.lose_session(streams="end")
 
@@ -107,23 +124,28 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
         except Exception as error:
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
-        """End the server's block by what one of the test's own functions has raised."""
-        self.failure = self.failure or error
-        self._nursery.cancel_scope.cancel()
-
     async def _answer(self, exchange: Exchange) -> None:
         seen = self._record(exchange)
-        answer = Answer(
-            exchange, seen, self._plan(seen), self.headers, partial(self._note_status, seen.number)
-        )
+        note_status = partial(self._note_status, seen.number)
+        answer = Answer(exchange, seen, self._plan(seen), self.headers, note_status)
+        modern = self._is_modern(seen)
+        try:
+            await self._answer_in(modern, answer, seen)
+        finally:
+            if modern and answer.abandoned and seen.rpc_id is not None:
+                self.disconnects.append(seen.rpc_id)
+
+    async def _answer_in(self, modern: bool, answer: Answer, seen: SeenRequest) -> None:
         delay = self.delay(seen) if callable(self.delay) else self.delay
         if delay:
             await trio.sleep(delay)
         await answer.before_run()
-        refusal = refuse(seen, path=PATH, offered=self._offered, hosts=self.allowed_hosts)
+        offered = ["POST"] if modern else self._offered
+        refusal = refuse(seen, path=PATH, offered=offered, hosts=self.allowed_hosts)
         if refusal is not None:
-            await self._reply(answer, seen, refusal)
+            await answer.reply(refusal)
+        elif modern:
+            await self._post_modern(answer, seen)
         elif seen.http_method == "POST":
             await self._post(answer, seen)
         elif seen.http_method == "GET":
@@ -150,9 +172,11 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
     def _note_status(self, number: int, status: int) -> None:
         self._requests[number] = replace(self._requests[number], status=status)
 
-    async def _reply(self, answer: Answer, seen: SeenRequest, reply: Reply) -> None:
-        headers, body = reply.render(seen)
-        await answer.whole(reply.status, headers, body)
+    def _is_modern(self, seen: SeenRequest) -> bool:
+        if self.era == "both":
+            # As the SDK's server does: a version that is not known is for the newer era to refuse.
+            return seen.protocol_version not in (None, *PROTOCOL_VERSIONS)
+        return self.era == "modern"
 
     @property
     def _offered(self) -> list[str]:
@@ -164,13 +188,14 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
             session = self._new_session(seen.params)
             await self._request(answer, seen, session, lambda ctx: self._handshake_result(session))
             return
+        if seen.rpc_method == "server/discover" and self._discover_refusal is not None:
+            await answer.reply(self._discover_refusal)
+            return
         found = self._find_session(seen)
         if isinstance(found, Reply):
-            await self._reply(answer, seen, found)
+            await answer.reply(found)
         elif seen.rpc_method == "initialize":
-            await self._reply(
-                answer, seen, rpc_reply(400, -32600, "Invalid Request: Server already initialized")
-            )
+            await answer.reply(rpc_reply(400, -32600, "Invalid Request: Server already initialized"))
         elif seen.rpc_method is not None and seen.rpc_id is not None:
             method = seen.rpc_method
             await self._request(answer, seen, found, partial(self._result, method))
@@ -204,9 +229,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
             about = session.standalone if self.json_mode else stream
             cut = answer.disconnect if self.json_mode else partial(stream.detach, reset=True)
             context = ToolContext(session, about, seen.rpc_id, seen.params, cut)
-            scope = session.running[seen.rpc_id] = trio.CancelScope()
-            self._runs.add(scope)
-            self._nursery.start_soon(self._run, scope, session, stream, context, run)
+            self._start(session, stream, context, run)
             if self.json_mode:
                 await stream.finished()
                 await self._answer_json(answer, session, stream, headers)
@@ -214,35 +237,6 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
             if answer.waits_for_the_run:
                 await stream.finished()
             await self._carry(answer, carrier, headers)
-
-    async def _run(
-        self,
-        scope: trio.CancelScope,
-        session: ScriptedSession,
-        stream: EventStream,
-        context: ToolContext,
-        run: Callable[[ToolContext], Any],
-    ) -> None:
-        try:
-            with scope:
-                response: Message
-                try:
-                    result = run(context)
-                    result = await result if hasattr(result, "__await__") else result
-                    response = {"jsonrpc": "2.0", "id": context.rpc_id, "result": result}
-                except RpcError as error:
-                    response = rpc_error(error.code, error.message, context.rpc_id, error.data)
-                except Exception as error:
-                    self._fail(error)
-                    return
-                stream.send(response, last=True)
-        finally:
-            self._runs.discard(scope)
-            if session.running.get(context.rpc_id) is scope:
-                del session.running[context.rpc_id]
-            stream.end()
-            if not stream.resumable:
-                session.streams.remove(stream)
 
     async def _answer_json(
         self, answer: Answer, session: ScriptedSession, stream: EventStream, headers: Mapping[str, str]
@@ -253,8 +247,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
             reply = rpc_reply(500, -32603, why)
         else:
             reply = Reply(200, event.message, headers=headers)
-        sent, body = reply.render(answer.seen)
-        await answer.whole(reply.status, sent, body)
+        await answer.reply(reply)
 
     async def _carry(self, answer: Answer, carrier: Carrier, headers: Mapping[str, str]) -> None:
         fixed = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform"}
@@ -269,12 +262,12 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
     async def _get(self, answer: Answer, seen: SeenRequest) -> None:
         session = self._find_session(seen)
         if isinstance(session, Reply):
-            await self._reply(answer, seen, session)
+            await answer.reply(session)
             return
         stream, position = session.resumed(seen.last_event_id)
         if stream is session.standalone and stream.carriers:
             conflict = "Conflict: Only one SSE stream is allowed per session"
-            await self._reply(answer, seen, rpc_reply(409, -32000, conflict))
+            await answer.reply(rpc_reply(409, -32000, conflict))
             return
         with session.used(answer.disconnect), stream.carried() as carrier:
             if position is not None:
@@ -291,7 +284,7 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
     async def _delete(self, answer: Answer, seen: SeenRequest) -> None:
         session = self._find_session(seen)
         if isinstance(session, Reply):
-            await self._reply(answer, seen, session)
+            await answer.reply(session)
             return
         self.deleted.append(session.id)
         self._forget(session, streams=True)
@@ -299,12 +292,18 @@ class ScriptedServer(Network, Sessions, Catalog, Script):
 
 
 @asynccontextmanager
-async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[ScriptedServer, None]:
+async def open_scripted_server(
+    name: str = "scripted", *, era: Era = "legacy", discover_dialect: str | Reply | None = None
+) -> AsyncGenerator[ScriptedServer, None]:
     """Open a scripted MCP server for as long as the block runs.
 
     Args:
         name: what it calls itself, and the host in its `url`. Servers of different names have
             different session ids.
+        era: which versions it speaks: those with sessions (`legacy`), 2026-07-28, which has none
+            (`modern`), or `both`.
+        discover_dialect: how `server/discover` is answered where it is unknown, as for
+            `ScriptedServer.discover_dialect`.
 
     Yields:
         The server, up and with nothing to offer yet.
@@ -320,6 +319,8 @@ async def open_scripted_server(name: str = "scripted") -> AsyncGenerator[Scripte
     try:
         async with trio.open_nursery() as nursery:
             server = ScriptedServer(name, nursery)
+            server.era = era
+            server.discover_dialect(discover_dialect)
             # Raised again outside the nursery, which would wrap it.
             try:
                 yield server

@@ -146,17 +146,26 @@ class Carrier:
 
     async def next(self) -> StreamEvent | None:
         """Return the next event, or None when nothing more is to be sent."""
-        while True:
-            end, self.reset = self._stream.detached_since(self._detachments) or (math.inf, False)
-            if self.position < min(end, len(self._stream.events)):
-                self.position += 1
-                await trio.lowlevel.checkpoint()
-                return self._stream.events[self.position - 1]
-            if self._stream.ended or self.position >= end:
-                break
-            await self._stream.news()
+        await self.ready()
+        end, self.reset = self._end
+        if self.position >= min(end, len(self._stream.events)):
+            return None
+        self.position += 1
+        return self._stream.events[self.position - 1]
+
+    async def ready(self) -> None:
+        """Wait until `next` would return at once. Nothing is lost if this is cancelled."""
         await trio.lowlevel.checkpoint()
-        return None
+        while self.position >= len(self._stream.events) and not self._over:
+            await self._stream.news()
+
+    @property
+    def _end(self) -> tuple[float, bool]:
+        return self._stream.detached_since(self._detachments) or (math.inf, False)
+
+    @property
+    def _over(self) -> bool:
+        return self._stream.ended or self.position >= self._end[0]
 
 
 @final

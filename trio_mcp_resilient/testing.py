@@ -12,9 +12,11 @@ Nothing in it sleeps, so with `trio.testing.MockClock(autojump_threshold=0)` hou
 
 from trio_mcp_resilient._scripted_catalog import ToolContext as ToolContext
 from trio_mcp_resilient._scripted_dialects import DIALECTS as DIALECTS
+from trio_mcp_resilient._scripted_dialects import DISCOVER_DIALECTS as DISCOVER_DIALECTS
 from trio_mcp_resilient._scripted_dialects import Reply as Reply
 from trio_mcp_resilient._scripted_faults import Held as Held
 from trio_mcp_resilient._scripted_faults import Rule as Rule
+from trio_mcp_resilient._scripted_inputs import InputRequired as InputRequired
 from trio_mcp_resilient._scripted_records import Execution as Execution
 from trio_mcp_resilient._scripted_records import SeenRequest as SeenRequest
 from trio_mcp_resilient._scripted_server import ScriptedServer as ScriptedServer
@@ -23,6 +25,7 @@ from trio_mcp_resilient._scripted_session import RpcError as RpcError
 from trio_mcp_resilient._scripted_session import ScriptedSession as ScriptedSession
 from trio_mcp_resilient._scripted_stream import MemoryStream as MemoryStream
 from trio_mcp_resilient._scripted_stream import memory_connection as memory_connection
+from trio_mcp_resilient._scripted_subscriptions import Subscription as Subscription
 
 
 def _show_the_public_path() -> None:
