@@ -64,7 +64,10 @@ NOT_OURS = [
 # held where users call in. Inside, a function that finds its work done returns at once: a
 # checkpoint in each layer would cost every call several turns of the scheduler.
 ONLY_AT_THE_FACE = ["ASYNC910", "ASYNC911"]
-FACE = [f"{PACKAGE}/{module}.py" for module in ("_client", "_open", "_httpx_transport", "testing")]
+FACE = [
+    f"{PACKAGE}/{module}.py"
+    for module in ("_client", "_open", "_sdk_transport", "_httpx_transport", "testing")
+]
 
 
 def group(name: str) -> list[str]:

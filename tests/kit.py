@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import mcp
 import mcp_types as types
 import trio
 
-from trio_mcp_resilient import Backoff, Client, Event, open_client
+from trio_mcp_resilient import Backoff, Client, Event, open_client, resilient_transport
 from trio_mcp_resilient.testing import ScriptedServer, open_scripted_server
 
 STEADY = Backoff(first=1, factor=2, cap=8, jitter=0, attempts=5)
@@ -40,6 +41,19 @@ async def open_pair(**options: Any) -> AsyncGenerator[tuple[ScriptedServer, Clie
             yield server, client
 
 
+@asynccontextmanager
+async def open_sdk_pair(
+    *, sdk: dict[str, Any] | None = None, **options: Any
+) -> AsyncGenerator[tuple[ScriptedServer, mcp.Client], None]:
+    """A server, and the SDK's own client of it on our transport; `sdk` is what the client itself takes."""
+    options.setdefault("backoff", STEADY)
+    options.setdefault("mode", "legacy")
+    async with open_server() as server:
+        transport = resilient_transport(server.url, connect=server.connect, **options)
+        async with mcp.Client(transport, **(sdk or {})) as client:
+            yield server, client
+
+
 def text(result: types.CallToolResult) -> str:
     """The text of a tool's result."""
     (content,) = result.content
@@ -47,7 +61,7 @@ def text(result: types.CallToolResult) -> str:
     return content.text
 
 
-async def add(client: Client, a: int = 1, b: int = 2) -> str:
+async def add(client: Client | mcp.Client, a: int = 1, b: int = 2) -> str:
     """Call `add`."""
     return text(await client.call_tool("add", {"a": a, "b": b}))
 

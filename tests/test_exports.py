@@ -13,6 +13,7 @@ import trio_mcp_resilient
 PUBLIC = {
     # What people hold.
     "open_client",
+    "resilient_transport",
     "Client",
     "State",
     "Statistics",

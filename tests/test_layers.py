@@ -44,6 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_envelope",
         "_session",
         "_restoring",
+        "_validating",
     ),
     "HTTP": (
         "_dial",
@@ -76,6 +77,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_subscription",
         "_client",
         "_open",
+        "_sdk_streams",
+        "_greeting",
+        "_relistening",
+        "_bridge",
+        "_sdk_transport",
     ),
     "a pool's books": ("_pool_events", "_pool_statistics", "_pool_keys", "_pool_slots"),
     "a pool": ("_crowd", "_pool_options", "_pool_client", "_pool_lease", "_pool_keeper", "_pool"),
@@ -120,11 +126,29 @@ ALLOWED: dict[str, set[str]] = {
     "concurrent": set(),
     "time": set(),
     # The SDK's seam is typed with anyio's names; nothing else needs them.
-    "anyio": {"_dispatcher", "_inbound"},
+    "anyio": {"_dispatcher", "_inbound", "_sdk_streams"},
     # One place translates httpx's names, one is a transport for it, others have them in a signature.
-    "httpx": {"_http", "_httpx_transport", "_pool_client", "_pool_options", "_pool", "_assembly", "_open"},
+    "httpx": {
+        "_http",
+        "_httpx_transport",
+        "_pool_client",
+        "_pool_options",
+        "_pool",
+        "_assembly",
+        "_open",
+        "_sdk_transport",
+    },
     # What the SDK's OAuth providers are made of: one module drives them, the others name it in annotations.
-    "httpx2": {"_auth_flow", "_auth", "_http", "_pool_client", "_pool", "_assembly", "_open"},
+    "httpx2": {
+        "_auth_flow",
+        "_auth",
+        "_http",
+        "_pool_client",
+        "_pool",
+        "_assembly",
+        "_open",
+        "_sdk_transport",
+    },
     "h11": {"_http11", "_http_messages", *LAYERS["the scripted server"]},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}

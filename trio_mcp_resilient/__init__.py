@@ -6,13 +6,15 @@ The package from the ground up; every module imports only what stands above it h
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
 - sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_eras`, `_judge`, `_envelope`,
-  `_session`, `_restoring`
+  `_session`, `_restoring`, `_validating`
 - HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`,
   `_auth_flow`, `_auth`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
   `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
 - all of them: `_supervisor`, `_dispatcher`, `_assembly`
 - what people hold: `_rounds`, `_subscription`, `_client`, `_open`
+- for people who hold the SDK's client: `_sdk_streams`, `_greeting`, `_relistening`, `_bridge`,
+  `_sdk_transport`
 - many of those: `_pool_events`, `_pool_statistics`, `_pool_keys`, `_pool_slots`, `_crowd`,
   `_pool_options`, `_pool_client`, `_pool_lease`, `_pool_keeper`, `_pool`
 - re-exported here; `testing`; `__main__`
@@ -57,6 +59,7 @@ from trio_mcp_resilient._pool_events import Closing as Closing
 from trio_mcp_resilient._pool_events import PoolEvent as PoolEvent
 from trio_mcp_resilient._pool_options import ClientOptions as ClientOptions
 from trio_mcp_resilient._pool_statistics import PoolStatistics as PoolStatistics
+from trio_mcp_resilient._sdk_transport import resilient_transport as resilient_transport
 from trio_mcp_resilient._states import State as State
 from trio_mcp_resilient._statistics import Statistics as Statistics
 from trio_mcp_resilient._subscription import Subscription as Subscription

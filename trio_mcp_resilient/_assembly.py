@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
+import trio
 
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._dispatcher import ResilientDispatcher
@@ -69,7 +70,14 @@ def assemble(
 
     Raises:
         ValueError: an argument makes no sense.
+        RuntimeError: the program does not run on Trio.
     """
+    if not trio.lowlevel.in_trio_task():
+        # Said here: inside, it would be some internal call of Trio's that fails, and wherever it is met.
+        raise RuntimeError(
+            "trio_mcp_resilient runs on Trio, and this program does not: "
+            "start it by trio.run(...), or by anyio.run(..., backend='trio')"
+        )
     endpoint = Endpoint.parse(url)
     watcher = None if on_event is None else contained(on_event)
     counters = Counters()

@@ -188,6 +188,11 @@ class ResilientDispatcher:
     # -- how the client introduces itself -----------------------------------------------------
 
     @property
+    def is_introduced(self) -> bool:
+        """Whether it is known what to say of the client, and sessions are made."""
+        return self._introduction is not None
+
+    @property
     def introduction(self) -> Introduction:
         """What the next handshake says of the client, with the log level last asked for."""
         assert self._introduction is not None, "the supervisor starts once it is known"
@@ -206,8 +211,8 @@ class ResilientDispatcher:
         elif method == "initialize" and self._initialized:
             await trio.lowlevel.checkpoint()
             raise MCPError(INVALID_REQUEST, "this client makes its handshakes itself")
-        self._initialized = self._initialized or method == "initialize"
         session = (await self.supervisor.ready()).session
+        self._initialized = self._initialized or method == "initialize"
         return fill_in(DISCOVER, session.result) if session.era is Era.MODERN else session.result
 
     # -- one logical call ---------------------------------------------------------------------

@@ -10,10 +10,15 @@ error sent by the server stays the SDK's own `mcp.MCPError`, and using a closed 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, ErrorData
+
+ERROR_CODE = -31900
+"""The code of an error of ours that has to pass for a JSON-RPC error. Outside the range that
+JSON-RPC reserves, in which servers and SDKs have given every code several meanings."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,19 @@ class ResilientError(Exception):
         self._summary = message
         self.evidence = evidence
         self.recovery = recovery
+
+    @classmethod
+    def from_mcp(cls, error: MCPError) -> Self | None:
+        """Return the error of this class that `error` stands for, or None if it stands for none.
+
+        For callers of the SDK's own client on `resilient_transport`: what comes to them through
+        the SDK has to come as a JSON-RPC error. Only an error that was made in this process is
+        believed; a server cannot forge one. Not a checkpoint.
+        """
+        if isinstance(error, cls):
+            return error
+        carried = error.data.error if isinstance(error.data, _Carried) else None
+        return carried if isinstance(carried, cls) else None
 
     def __str__(self) -> str:
         parts = [self._summary]
@@ -176,3 +194,30 @@ def twin(error: Exception) -> Exception:
     elif error.__traceback__ is not None:
         copied.__cause__ = error
     return copied
+
+
+class _Carried(dict[str, Any]):
+    """An error's data for people and logs, and with it the error itself.
+
+    Between our end of the SDK's streams and its session nothing is serialized, so the error
+    arrives with its cause, and an answer of the server's, which is JSON, is never one of these.
+    """
+
+    error: ResilientError
+
+
+def as_error_data(error: ResilientError) -> ErrorData:
+    """Express an error of ours as a JSON-RPC error; `ResilientError.from_mcp` turns it back."""
+    evidence, recovery = error.evidence, error.recovery
+    data = _Carried(
+        kind=type(error).__name__,
+        executed="no" if error.executed is False else "unknown",
+        evidence=None if evidence is None else asdict(evidence),
+        recovery=None if recovery is None else asdict(recovery),
+    )
+    data.error = error
+    if isinstance(error, RequestRefused):
+        # As the SDK's own transport says it.
+        data["status"] = error.status
+        return ErrorData(code=error.code, message=str(error), data=data)
+    return ErrorData(code=ERROR_CODE, message=str(error), data=data)

@@ -135,6 +135,7 @@ async def open_client(
         GaveUp: the server was down for the whole budget of attempts, or `recovery_timeout`.
         ValueError: an argument makes no sense.
         TypeError: `auth` is nothing that authenticates.
+        RuntimeError: the program does not run on Trio.
 
     Whatever the block raises comes out as itself, never in a group of ours.
 

@@ -48,6 +48,7 @@ from trio_mcp_resilient import (
     classify,
     is_session_terminated,
     open_client,
+    resilient_transport,
 )
 
 
@@ -103,6 +104,14 @@ async def opens_with_everything(sampling: SamplingFnT) -> None:
 async def opens_with_a_client_of_ones_own(http_client: httpx.AsyncClient) -> None:
     async with open_client("http://localhost/mcp", http_client=http_client, resend="never"):
         pass
+
+
+async def opens_the_sdks_own_client() -> None:
+    transport = resilient_transport("http://localhost/mcp", resend="idempotent", on_event=watch)
+    async with mcp.Client(transport) as client:
+        assert_type(client, mcp.Client)
+    async with resilient_transport("http://localhost/mcp") as streams, mcp.ClientSession(*streams) as session:
+        assert_type(session, mcp.ClientSession)
 
 
 async def calls(client: Client) -> None:
@@ -189,6 +198,8 @@ async def catches(client: Client) -> None:
         assert_type(error.executed, bool | None)
     except mcp.MCPError as error:
         assert_type(is_session_terminated(error), bool)
+        assert_type(ResilientError.from_mcp(error), ResilientError | None)
+        assert_type(OutcomeUnknown.from_mcp(error), OutcomeUnknown | None)
 
 
 def judges_answers_of_ones_own_client() -> None:
