@@ -18,9 +18,9 @@ STEADY = Backoff(first=1, factor=2, cap=8, jitter=0, attempts=5)
 
 
 @asynccontextmanager
-async def open_server() -> AsyncGenerator[ScriptedServer, None]:
-    """A server with the tools that most tests call."""
-    async with open_scripted_server() as server:
+async def open_server(**options: Any) -> AsyncGenerator[ScriptedServer, None]:
+    """A server with the tools that most tests call; it takes what `open_scripted_server` takes."""
+    async with open_scripted_server(**options) as server:
         server.tool("add", lambda a, b: str(a + b))
 
         async def slow(seconds: float) -> str:

@@ -68,6 +68,10 @@ CONTRADICTIONS = [
     (LEGACY, 400, refusal(-32020), True),
     (LEGACY, 400, refusal(-32021), True),
     (LEGACY, 200, refusal(-32022, data={"supported": [MODERN]}), True),
+    # So does one that misses the envelope, and names it.
+    (LEGACY, 400, refusal(-32602, f"params._meta is missing {PROTOCOL_VERSION_META_KEY}"), True),
+    (MODERN, 400, refusal(-32602, f"params._meta is missing {PROTOCOL_VERSION_META_KEY}"), False),
+    (LEGACY, 400, refusal(-32602, "params.name is missing"), False),
     # A server that says it speaks our version refused something else.
     (LEGACY, 400, refusal(-32022, data={"supported": [LEGACY]}), False),
     (MODERN, 400, refusal(-32022, data={"supported": [MODERN]}), False),

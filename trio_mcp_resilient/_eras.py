@@ -15,7 +15,9 @@ from typing import Any, cast
 
 from mcp_types import (
     HEADER_MISMATCH,
+    INVALID_PARAMS,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
@@ -97,6 +99,9 @@ def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
             return version not in (supported_versions(failure.data) or ())
         # Of a modern request they are about its own headers and capabilities.
         return Era.of(version) is Era.LEGACY
+    if failure is not None and failure.code == INVALID_PARAMS and Era.of(version) is Era.LEGACY:
+        # A server of the modern era only, which misses what a legacy request has no reason to carry.
+        return PROTOCOL_VERSION_META_KEY in failure.message
     return (
         Era.of(version) is Era.MODERN
         and 400 <= status < 500
