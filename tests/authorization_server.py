@@ -122,6 +122,14 @@ class AuthorizationServer:
         """Let the resource take none of the access tokens that are about."""
         self.accepted.clear()
 
+    def forget(self) -> None:
+        """Refuse the refresh tokens that are about."""
+        self._refresh.clear()
+
+    def token(self) -> str:
+        """A token that was never granted, but is as secret as one that was."""
+        return self._mint("stray")
+
     def agree(self, url: str) -> AuthorizationCodeResult:
         """Be the user who opens the page and says yes."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}

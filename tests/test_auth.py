@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -25,6 +27,8 @@ from tests.authorization_server import ISSUER, METADATA, RESOURCE_METADATA, Guar
 from tests.kit import STEADY, add, open_server
 from trio_mcp_resilient import (
     Client,
+    Event,
+    GaveUp,
     HandshakeFailed,
     OutcomeUnknown,
     RequestRefused,
@@ -36,6 +40,8 @@ from trio_mcp_resilient._auth import LONG_AGO, credentials
 from trio_mcp_resilient._auth_flow import ANSWER_BYTES, ANSWER_SECONDS
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http import HttpxWire
+from trio_mcp_resilient._patience import Patience
+from trio_mcp_resilient.testing import SeenRequest
 
 
 def logged_in(guarded: Guarded, auth: Any = None, **options: Any) -> Any:
@@ -127,7 +133,8 @@ async def test_a_provider_works_through_httpx_too(autojump_clock: MockClock) -> 
     async with open_guarded() as guarded:
         http = httpx.AsyncClient(transport=TrioHTTPTransport(connect=guarded.connect))
         endpoint = Endpoint.parse(guarded.server.url)
-        wire = HttpxWire(http, endpoint, (), 60.0, owned=True, provider=credentials(guarded.provider()))
+        provider = credentials(guarded.provider(), Patience())
+        wire = HttpxWire(http, endpoint, (), 60.0, owned=True, provider=provider)
         guarded.server.headers["set-cookie"] = "stick=m1; Path=/"
         response = await wire.send("POST", [(b"accept", b"text/event-stream")], b"[]")
         # Past the guard: what is refused now is the request.
@@ -136,6 +143,35 @@ async def test_a_provider_works_through_httpx_too(autojump_clock: MockClock) -> 
         await wire.aclose()
         assert guarded.auth.grants == ["authorization_code"]
         assert not any("cookie" in asked.headers for asked in guarded.auth.asked)
+
+
+async def test_a_login_takes_as_long_as_it_takes_and_is_asked_for_once(autojump_clock: MockClock) -> None:
+    async with open_guarded() as guarded:
+        guarded.patience = 3600.0
+        async with logged_in(guarded, keepalive=10) as client:
+            assert await add(client) == "3"
+            # Once more, for a token that cannot be refreshed, while calls and pings wait.
+            guarded.auth.revoke()
+            guarded.auth.instead["refresh_token"] = Told(400, {"error": "invalid_grant"})
+            await at_once(client, 10)
+            # And once more on the way to a new session.
+            guarded.auth.revoke()
+            guarded.server.lose_session()
+            await at_once(client, 10)
+            assert guarded.server.handshakes == client.generation == 2
+        assert len(guarded.logins) == 3
+
+
+async def test_a_server_gets_no_more_time_for_a_login_that_took_long(autojump_clock: MockClock) -> None:
+    async with open_guarded() as guarded:
+        guarded.patience = 3600.0
+        guarded.server.go_silent(when=guarded.auth.accepts, times=99)
+        began = trio.current_time()
+        with pytest.raises(GaveUp, match=r"no session at .* within 30 s"):
+            async with logged_in(guarded):
+                pytest.fail("there is no session to work with")
+        assert trio.current_time() - began < 3600 + 31
+        assert len(guarded.logins) == 1
 
 
 # -- many at once -----------------------------------------------------------------------------
@@ -592,6 +628,83 @@ async def test_a_cut_after_a_renewal_is_judged_as_any_other(autojump_clock: Mock
             with pytest.raises(OutcomeUnknown):
                 await add(client)
             assert guarded.server.executed["add"] == 1
+
+
+# -- secrets ----------------------------------------------------------------------------------
+
+
+def everything_said(error: BaseException) -> str:
+    """What an error, its causes, contexts and notes would show to anybody."""
+    parts = [repr(error), str(error), "".join(traceback.format_exception(error))]
+    parts += getattr(error, "__notes__", [])
+    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for further in (error.__cause__, error.__context__, *inside):
+        if further is not None:
+            parts.append(everything_said(further))
+    return "\n".join(parts)
+
+
+async def test_a_whole_life_tells_no_secret(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    events: list[Event] = []
+    said: list[str] = []
+    async with open_guarded() as guarded:
+        auth, server = guarded.auth, guarded.server
+        provider = guarded.provider()
+
+        async def fails(client: Client, kind: type[Exception]) -> None:
+            with pytest.raises(kind) as caught:
+                await add(client)
+            said.append(everything_said(caught.value))
+
+        async with logged_in(guarded, provider, on_event=events.append, get_stream=True) as client:
+            await client.list_tools()
+            # Expired by the clock, then refused by the server, then lost together with the session.
+            provider.context.token_expiry_time = LONG_AGO
+            await add(client)
+            auth.revoke()
+            await add(client)
+            auth.revoke()
+            server.lose_session()
+            await add(client)
+
+            # A server that quotes the token it refuses, and the session with it.
+            def quoting(seen: SeenRequest) -> dict[str, Any]:
+                return {"error": seen.headers["authorization"], "session": seen.session_id}
+
+            server.answer(401, quoting, when="tools/call", times=3)
+            await fails(client, RequestRefused)
+            server.answer(403, quoting, when="tools/call")
+            await fails(client, RequestRefused)
+            # A refresh token that is refused by name, and then a login that goes wrong in each way.
+            for wrong in ({"access_token": 7}, {"token_type": 7}, {"expires_in": "soon"}):
+                grant = {"access_token": auth.token(), "refresh_token": auth.token(), **wrong}
+                auth.revoke()
+                auth.forget()
+                auth.instead["authorization_code"] = Told(200, grant)
+                await fails(client, OAuthFlowError)
+            auth.instead["authorization_code"] = Told(400, {"error_description": f"{auth.token()} is used"})
+            await fails(client, OAuthFlowError)
+            # An authorization server that is gone, for longer than anybody waits.
+            del auth.instead["authorization_code"]
+            auth.go_down()
+            await fails(client, Exception)
+            said += [repr(client), repr(client.statistics()), repr(credentials(provider, Patience()))]
+            auth.down = False
+            await add(client)
+        said += [repr(event) for event in events] + [str(event) for event in events]
+        secrets = auth.secrets | {seen.session_id for seen in server.requests if seen.session_id}
+    # The SDK's own logger shows what the authorization server answered; it is not ours to silence.
+    logged = [record for record in caplog.records if not record.name.startswith("mcp.client.auth")]
+    said += [record.getMessage() for record in logged]
+    said += [
+        everything_said(record.exc_info[1]) for record in logged if record.exc_info and record.exc_info[1]
+    ]
+    assert len(secrets) > 15 and len(said) > 40
+    text = "\n".join(said)
+    assert [secret for secret in secrets if secret in text] == []
 
 
 # -- other flows ------------------------------------------------------------------------------

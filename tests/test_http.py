@@ -14,6 +14,7 @@ from tests.kit import add, open_server
 from trio_mcp_resilient import HandshakeFailed, RequestRefused, TrioHTTPTransport, open_client
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http import HttpxWire, PlainWire, wire_opener
+from trio_mcp_resilient._patience import Patience
 
 
 class Bearer(httpx.Auth):
@@ -212,7 +213,8 @@ async def test_a_redirect_off_the_origin_is_not_followed(autojump_clock: MockClo
 
 def way_out(url: str = "http://server.test/mcp", **options: Any) -> object:
     settings: dict[str, Any] = dict.fromkeys(("headers", "auth", "http_client", "ssl_context", "connect"))
-    return wire_opener(Endpoint.parse(url), read_timeout=60.0, **{**settings, **options})()
+    settings |= {"read_timeout": 60.0, "patience": Patience()}
+    return wire_opener(Endpoint.parse(url), **{**settings, **options})()
 
 
 def test_the_way_out_is_chosen_by_what_there_is_for_httpx_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_http_messages",
         "_connections",
         "_httpx_transport",
+        "_patience",
         "_auth_flow",
         "_auth",
         "_http",

@@ -22,6 +22,7 @@ from trio_mcp_resilient._events import StreamGap, Watcher, contained
 from trio_mcp_resilient._generation import Generation, Surroundings
 from trio_mcp_resilient._http import wire_opener
 from trio_mcp_resilient._judge import Detect, Judge
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import Supervisor
@@ -90,6 +91,7 @@ def assemble(
         watcher=watcher,
         log_level=log_level,
     )
+    patience = Patience()
     around = Surroundings(
         endpoint=endpoint,
         open_wire=wire_opener(
@@ -100,6 +102,7 @@ def assemble(
             ssl_context=ssl_context,
             connect=connect,
             read_timeout=timeouts.read,
+            patience=patience,
         ),
         timeouts=timeouts,
         inbound=dispatcher.inbound,
@@ -109,6 +112,7 @@ def assemble(
         on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
         get_stream=get_stream,
         mode=mode,
+        patience=patience,
     )
     supervisor = dispatcher.supervisor = Supervisor(
         endpoint,
@@ -120,5 +124,6 @@ def assemble(
         prepare=dispatcher.prepare,
         on_started=on_started,
         watcher=watcher,
+        patience=patience,
     )
     return Parts(name or str(endpoint), dispatcher, supervisor, counters, watcher)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trio_mcp_resilient._auth_flow import Answer, Badge, Run, Send, read_challenge, with_badge
 from trio_mcp_resilient._detector import Verdict, classify
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._wire import Outgoing, Response
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ class Credentials(Protocol):
         ...
 
 
-def credentials(auth: httpx2.Auth) -> Credentials:
+def credentials(auth: httpx2.Auth, patience: Patience) -> Credentials:
     """Return what drives an `httpx2.Auth`.
+
+    Args:
+        patience: what has to wait while somebody logs in.
 
     Raises:
         TypeError: if it is anything else.
@@ -64,19 +68,20 @@ def credentials(auth: httpx2.Auth) -> Credentials:
     from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 
     if isinstance(auth, OAuthClientProvider | IdentityAssertionOAuthProvider):
-        return SharedCredentials(auth)
-    return PrivateCredentials(auth)
+        return SharedCredentials(auth, patience)
+    return PrivateCredentials(auth, patience)
 
 
 class PrivateCredentials:
     """An `httpx2.Auth` that we know nothing of, driven as httpx2 would: one flow for each request."""
 
-    def __init__(self, auth: httpx2.Auth) -> None:
+    def __init__(self, auth: httpx2.Auth, patience: Patience) -> None:
         self._auth = auth
+        self._patience = patience
 
     async def send(self, outgoing: Outgoing, send: Send, fetch: Send) -> Response:
         """Send a request with credentials, see `Credentials`."""
-        async with aclosing(Run(self._auth, outgoing, fetch)) as run:
+        async with aclosing(Run(self._auth, outgoing, fetch, self._patience)) as run:
             await run.advance()
             while True:
                 response = await send(with_badge(outgoing, run.badge))
@@ -98,8 +103,9 @@ class PrivateCredentials:
 class SharedCredentials:
     """A provider of the SDK's: one token for all requests, renewed once for all that need it."""
 
-    def __init__(self, auth: httpx2.Auth) -> None:
+    def __init__(self, auth: httpx2.Auth, patience: Patience) -> None:
         self._auth = auth
+        self._patience = patience
         self._bearer = False
         """Whether the badge is nothing but the provider's current token."""
 
@@ -135,7 +141,7 @@ class SharedCredentials:
         return None
 
     async def _obtain(self, outgoing: Outgoing, fetch: Send) -> Badge:
-        async with aclosing(Run(self._auth, outgoing, fetch)) as run:
+        async with aclosing(Run(self._auth, outgoing, fetch, self._patience)) as run:
             await run.advance()
             self._note(run.badge)
             return run.badge
@@ -148,7 +154,7 @@ class SharedCredentials:
         The provider's lock lets one run in at a time, and a run that finds another badge than the
         refused one has waited for somebody else who renewed it.
         """
-        async with aclosing(Run(self._auth, outgoing, fetch)) as run:
+        async with aclosing(Run(self._auth, outgoing, fetch, self._patience)) as run:
             await run.advance()
             self._note(run.badge)
             if run.badge and run.badge != refused:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._secrets import redact
 from trio_mcp_resilient._wire import HookFailed, Outgoing, RawHeaders, Response, Stage, WireError
 
@@ -38,7 +39,7 @@ def with_badge(request: Outgoing, badge: Badge) -> Outgoing:
 class Run:
     """One run of a flow: sends what it asks for, and stops where it wants the given request sent."""
 
-    def __init__(self, auth: httpx2.Auth, outgoing: Outgoing, fetch: Send) -> None:
+    def __init__(self, auth: httpx2.Auth, outgoing: Outgoing, fetch: Send, patience: Patience) -> None:
         import httpx2
 
         url = outgoing.endpoint.url
@@ -47,6 +48,7 @@ class Run:
         )
         self._before = frozenset(_fields(self._request))
         self._fetch = fetch
+        self._patience = patience
         self._flow: AsyncGenerator[httpx2.Request, httpx2.Response] = auth.async_auth_flow(self._request)
         self.badge: Badge = ()
         """What the flow has put on the given request so far."""
@@ -58,10 +60,13 @@ class Run:
             answer: what the given request was answered with, when it was sent.
         """
         try:
-            step = anext(self._flow) if answer is None else self._flow.asend(answer.told(self._request))
-            wanted = await step
+            if answer is None:
+                wanted = await anext(self._flow)
+            else:
+                wanted = await self._ask(answer.told(self._request))
             while not self._is_given(wanted):
-                wanted = await self._flow.asend(await self._obtain(wanted))
+                told = await self._obtain(wanted)
+                wanted = await (self._flow.asend(told) if answer is None else self._ask(told))
         except StopAsyncIteration:
             return False
         except WireError:
@@ -78,6 +83,11 @@ class Run:
     async def aclose(self) -> None:
         """End the flow, and so give back the lock it may hold. Works in a cancelled scope."""
         await self._flow.aclose()
+
+    async def _ask(self, told: httpx2.Response) -> httpx2.Request:
+        """Let the flow go on after a challenge, when it may have to ask somebody to log in."""
+        with self._patience.asking():
+            return await self._flow.asend(told)
 
     def _is_given(self, wanted: httpx2.Request) -> bool:
         # A flow may hand on a copy. What goes where the given request goes counts as it: to take
@@ -127,8 +137,8 @@ class Answer:
     """An answer that was read, to be shown to a flow, and to be read again by whoever sent the request."""
 
     status: int
-    headers: RawHeaders
-    body: bytes
+    headers: RawHeaders = field(repr=False)
+    body: bytes = field(repr=False)
 
     def told(self, request: httpx2.Request) -> httpx2.Response:
         """Return it in httpx2's words."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from trio_mcp_resilient._listening import listen
 from trio_mcp_resilient._negotiation import Negotiation
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Timeouts
 from trio_mcp_resilient._resuming import resume
 from trio_mcp_resilient._router import Router
@@ -64,6 +65,7 @@ class Surroundings:
     """Told when the standalone stream of a generation begins with messages missed before it."""
     get_stream: bool = True
     mode: Mode = AUTO
+    patience: Patience = field(default_factory=Patience)
 
 
 class Generation:
@@ -140,9 +142,11 @@ class Generation:
 
     async def _connect(self, wire: Wire) -> None:
         around = self._around
-        with trio.move_on_after(around.timeouts.handshake):
+        with around.patience.move_on_after(around.timeouts.handshake):
             mode = LEGACY if self._introduction.knows_legacy_only else around.mode
-            negotiation = Negotiation(wire, around.endpoint, self._introduction, mode, around.next_id)
+            negotiation = Negotiation(
+                wire, around.endpoint, self._introduction, mode, around.next_id, around.patience
+            )
             session = await negotiation.run()
             # From here on the server keeps a session for us, to be parted from if this fails.
             self._exchange = Exchange(wire, around.endpoint, session, self.number, around.judge)
@@ -327,7 +331,7 @@ class Generation:
             if self._flights or self._last_used > idle_since:
                 self._last_used = trio.current_time() if self._flights else self._last_used
                 continue
-            with trio.move_on_after(timeouts.handshake):
+            with self._around.patience.move_on_after(timeouts.handshake):
                 outcome = await self.probe()
                 if outcome.fate is not Fate.ANSWERED:
                     self._around.report(self, outcome.notice, outcome.evidence)

@@ -28,6 +28,7 @@ from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http11 import SLICE_BYTES
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._wire import (
     BeforeWrite,
     HookFailed,
@@ -63,6 +64,7 @@ def wire_opener(
     ssl_context: ssl.SSLContext | None,
     connect: Connect | None,
     read_timeout: float,
+    patience: Patience,
 ) -> Callable[[], Wire]:
     """Choose the way out once, and return what opens it afresh for each generation.
 
@@ -78,7 +80,7 @@ def wire_opener(
         own = _encode({name.lower(): value for name, value in (headers or {}).items()})
         return lambda: HttpxWire(http_client, endpoint, own, read_timeout, owned=False)
     # Made once: the tokens are the client's, and outlive every generation.
-    provider = None if auth is None or isinstance(auth, httpx.Auth) else credentials(auth)
+    provider = None if auth is None or isinstance(auth, httpx.Auth) else credentials(auth, patience)
     flow = auth if isinstance(auth, httpx.Auth) else None
     proxied = connect is None and _proxied(endpoint)
     if flow is None and not proxied:

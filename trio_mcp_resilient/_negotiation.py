@@ -14,6 +14,7 @@ from trio_mcp_resilient._eras import Era, Mode
 from trio_mcp_resilient._errors import HandshakeFailed
 from trio_mcp_resilient._handshake import TryAgain, shake_hands
 from trio_mcp_resilient._jsonrpc import RequestId
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import Wire
 
@@ -38,6 +39,7 @@ class Negotiation:
     introduction: Introduction
     mode: Mode
     next_id: Callable[[], RequestId]
+    patience: Patience
 
     async def run(self) -> Session:
         """Make one session, or raise saying whether trying again could help.
@@ -74,7 +76,7 @@ class Negotiation:
 
     async def _discover(self) -> Session:
         limit = DISCOVERY_SECONDS if len(self.mode.eras) > 1 else float("inf")
-        with trio.move_on_after(limit):
+        with self.patience.move_on_after(limit):
             return await discover(
                 self.wire, self.endpoint, self.introduction, self.mode.version, self.next_id
             )

@@ -30,6 +30,7 @@ from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice
+from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Timeouts
 from trio_mcp_resilient._states import State, StateMachine
 from trio_mcp_resilient._statistics import Counters
@@ -75,6 +76,7 @@ class Supervisor:
         prepare: Callable[[Generation], Awaitable[None]],
         on_started: Callable[[Generation], None],
         watcher: Watcher | None,
+        patience: Patience | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._make = make
@@ -85,6 +87,7 @@ class Supervisor:
         self._prepare = prepare
         self._on_started = on_started
         self._watcher = watcher
+        self._patience = patience or Patience()
         self._machine = StateMachine(self._changed)
         self._number = 0
         self._current: Generation | None = None
@@ -127,7 +130,7 @@ class Supervisor:
         """
         if self._current is not None:
             return self._current
-        with trio.move_on_after(self._timeouts.recovery):
+        with self._patience.move_on_after(self._timeouts.recovery):
             while True:
                 if self.state is State.CLOSED:
                     raise trio.ClosedResourceError("this client is closed")
@@ -218,7 +221,7 @@ class Supervisor:
         generation = self._make(self._number + 1)
         self._counters.handshakes += 1
         await nursery.start(generation.run)
-        with trio.move_on_after(self._timeouts.handshake):
+        with self._patience.move_on_after(self._timeouts.handshake):
             # Before anybody may call: a call must find the session as it left the last one.
             await self._prepare(generation)
         if generation.end is not None:
@@ -231,7 +234,7 @@ class Supervisor:
         Raises:
             TryAgain: if the server cannot be reached, or did not say.
         """
-        with trio.move_on_after(self._timeouts.handshake):
+        with self._patience.move_on_after(self._timeouts.handshake):
             outcome = await generation.probe()
             if generation.end is not None:
                 return False

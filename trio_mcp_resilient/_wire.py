@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trio_mcp_resilient._endpoint import Endpoint
@@ -69,8 +69,8 @@ class Outgoing:
 
     endpoint: Endpoint
     method: str
-    headers: RawHeaders
-    body: bytes
+    headers: RawHeaders = field(repr=False)
+    body: bytes = field(repr=False)
     read_timeout: float
     """Seconds of silence on the answer's connection that count as a cut; `math.inf` for none."""
     before_write: BeforeWrite | None = None

@@ -1,12 +1,7 @@
-"""What the suite's OAuth scenarios ask of an application: a token store, a browser, and providers.
-
-The providers are the SDK's. They are written for httpx2, whose auth flow is httpx's under another
-name, and `Adapted` translates between the two.
-"""
+"""What the suite's OAuth scenarios ask of an application: a token store, a browser, the SDK's providers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,48 +27,6 @@ REDIRECT = "http://localhost:3000/callback"
 """Never fetched: the browser reads the code from the redirect itself."""
 CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"
 """The suite's authorization server knows it by name and does not fetch it."""
-
-
-class Adapted(httpx.Auth):
-    """An `httpx2.Auth` as an `httpx.Auth`."""
-
-    def __init__(self, auth: httpx2.Auth) -> None:
-        self._auth = auth
-
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """Run the other flow, which changes the request it was given, or asks for others first."""
-        original = httpx2.Request(
-            request.method, str(request.url), headers=request.headers.raw, content=request.content
-        )
-        flow = self._auth.async_auth_flow(original)
-        try:
-            wanted = await anext(flow)
-            while True:
-                if wanted is original:
-                    request.headers = httpx.Headers(wanted.headers.raw)
-                    response = yield request
-                else:
-                    response = yield _sent_by_the_flow(wanted)
-                wanted = await flow.asend(await _received(response, wanted, whole=wanted is not original))
-        except StopAsyncIteration:
-            return
-        finally:
-            await flow.aclose()
-
-
-def _sent_by_the_flow(request: httpx2.Request) -> httpx.Request:
-    return httpx.Request(
-        request.method, str(request.url), headers=request.headers.raw, content=request.content
-    )
-
-
-async def _received(response: httpx.Response, request: httpx2.Request, *, whole: bool) -> httpx2.Response:
-    """Translate an answer. That of a call is read only where it failed: it may be a long stream."""
-    content = await response.aread() if whole or response.is_error else b""
-    # The content is decoded by now, so its length and encoding on the wire say nothing of it.
-    dropped = (b"content-encoding", b"content-length", b"transfer-encoding")
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in dropped]
-    return httpx2.Response(response.status_code, headers=headers, content=content, request=request)
 
 
 class MemoryStorage:
@@ -112,21 +65,19 @@ class Browser:
         return AuthorizationCodeResult(code=code or "", state=state, iss=iss)
 
 
-async def auth_for(scenario: str, context: dict[str, Any], url: str) -> httpx.Auth:
+async def auth_for(scenario: str, context: dict[str, Any], url: str) -> httpx2.Auth:
     """Choose the flow that a scenario is about."""
     match scenario:
         case "auth/client-credentials-jwt":
-            return Adapted(_signed_credentials(context, url))
+            return _signed_credentials(context, url)
         case "auth/client-credentials-basic":
-            return Adapted(
-                ClientCredentialsOAuthProvider(
-                    url, MemoryStorage(), context["client_id"], context["client_secret"]
-                )
+            return ClientCredentialsOAuthProvider(
+                url, MemoryStorage(), context["client_id"], context["client_secret"]
             )
         case "auth/enterprise-managed-authorization":
-            return Adapted(await _enterprise(context, url))
+            return await _enterprise(context, url)
         case _:
-            return Adapted(_authorization_code(context, url))
+            return _authorization_code(context, url)
 
 
 def _authorization_code(context: dict[str, Any], url: str) -> httpx2.Auth:

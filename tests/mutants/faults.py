@@ -235,8 +235,8 @@ MUTANTS = (
     Mutant(
         "waiting for a session has no end",
         "supervisor",
-        "with trio.move_on_after(self._timeouts.recovery):",
-        "with trio.move_on_after(1e9):",
+        "with self._patience.move_on_after(self._timeouts.recovery):",
+        "with self._patience.move_on_after(1e9):",
         "supervisor",
     ),
     Mutant(
@@ -331,8 +331,8 @@ MUTANTS = (
     Mutant(
         "a handshake has no end",
         "generation",
-        "with trio.move_on_after(around.timeouts.handshake):",
-        "with trio.move_on_after(1e9):",
+        "with around.patience.move_on_after(around.timeouts.handshake):",
+        "with around.patience.move_on_after(1e9):",
         "survivors",
     ),
     Mutant(
@@ -509,6 +509,56 @@ MUTANTS = (
         "            with trio.CancelScope(shield=True):\n                await wire.aclose()",
         "            pass",
         "lifetime",
+    ),
+    # -- credentials -------------------------------------------------------------------------------
+    Mutant(
+        "whoever meets a refused token renews it, though another has",
+        "auth",
+        "            if run.badge and run.badge != refused:\n                return run.badge, False\n",
+        "",
+        "auth",
+    ),
+    Mutant(
+        "calls wait for the login of one that needs more",
+        "auth",
+        "        if self._bearer and context is not None and context.is_token_valid():",
+        "        if False:",
+        "auth",
+    ),
+    Mutant(
+        "a refused token asks for a login, though it can be refreshed",
+        "auth",
+        "            context.token_expiry_time = LONG_AGO",
+        "            pass",
+        "auth",
+    ),
+    Mutant(
+        "a flow's own requests carry the endpoint's cookies",
+        "http",
+        "if self._cookies is not None and not request.bare:",
+        "if self._cookies is not None:",
+        "auth",
+    ),
+    Mutant(
+        "an authorization server that is down may have run the call",
+        "auth_flow",
+        'raise WireError(Stage.NOT_CONNECTED, f"no credentials: {endpoint}: {said}") from error',
+        'raise WireError(Stage.WRITTEN, f"no credentials: {endpoint}: {said}") from error',
+        "auth",
+    ),
+    Mutant(
+        "an error of the flow quotes what it got",
+        "auth_flow",
+        "            return kind(redact(str(error)))",
+        "            return error",
+        "auth",
+    ),
+    Mutant(
+        "a login has no more time than a server",
+        "auth_flow",
+        "        with self._patience.asking():\n            return",
+        "        if True:\n            return",
+        "auth",
     ),
     # -- for people ----------------------------------------------------------------------------------
     Mutant(
