@@ -41,7 +41,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(collections|contextlib|enum|ssl|typing|types|trio|httpx|mcp|mcp_types|anyio|h11|pydantic)\..*",
+        r"(collections|contextlib|enum|logging|ssl|typing|types|trio|httpx|mcp|mcp_types|anyio|h11|opentelemetry|pydantic)\..*",
     ),
     # What the scripted server keeps for itself, seen in passing on its records.
     (r"py:class", r"trio_mcp_resilient\._scripted_.*"),

@@ -72,6 +72,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_router",
         "_generation",
     ),
+    "whoever watches": ("_instruments", "_instrument_logging", "otel"),
     "all of them": ("_supervisor", "_dispatcher", "_assembly"),
     "what people hold": (
         "_rounds",
@@ -232,4 +233,6 @@ def test_what_is_imported_is_declared() -> None:
     }
     # The demonstration's server runs on what the SDK's own servers run on, so it comes with the SDK.
     imported = {name for module in MODULES for name in foreign(imports_of(module))} - {"uvicorn"}
+    # The distribution that brings this one is called otherwise.
+    declared |= {"opentelemetry"} if "opentelemetry_api" in declared else set()
     assert imported - set(sys.stdlib_module_names) <= declared, "another distribution may stop bringing it"

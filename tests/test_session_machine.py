@@ -29,6 +29,7 @@ from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._flight import GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
 from trio_mcp_resilient._policy import Timeouts
 from trio_mcp_resilient._states import IllegalTransition, StateMachine
@@ -153,7 +154,7 @@ class SupervisorAgainstModel(RuleBasedStateMachine):
             counters=self.counters,
             prepare=self._prepare,
             on_started=lambda generation: None,
-            watcher=self.events.append,
+            instruments=Instruments([self.events.append]),
         )
 
     async def _prepare(self, generation: Generation) -> None:

@@ -30,6 +30,7 @@ from trio_mcp_resilient._events import Event
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
 from trio_mcp_resilient._policy import Timeouts
 from trio_mcp_resilient._states import TRANSITIONS
@@ -128,7 +129,7 @@ async def open_rig(
         counters=counters,
         prepare=prepare,
         on_started=lambda generation: None,
-        watcher=events.append,
+        instruments=Instruments([events.append]),
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)

@@ -11,6 +11,7 @@ The package from the ground up; every module imports only what stands above it h
   `_patience`, `_auth_flow`, `_auth`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
   `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
+- whoever watches: `_instruments`, `_instrument_logging`, `otel`
 - all of them: `_supervisor`, `_dispatcher`, `_assembly`
 - what people hold: `_rounds`, `_subscription`, `_client`, `_open`
 - for people who hold the SDK's client: `_sdk_streams`, `_greeting`, `_relistening`, `_bridge`,
@@ -46,6 +47,9 @@ from trio_mcp_resilient._events import StateChanged as StateChanged
 from trio_mcp_resilient._events import StreamGap as StreamGap
 from trio_mcp_resilient._events import ToolsChanged as ToolsChanged
 from trio_mcp_resilient._httpx_transport import TrioHTTPTransport as TrioHTTPTransport
+from trio_mcp_resilient._instrument_logging import LoggingInstrument as LoggingInstrument
+from trio_mcp_resilient._instruments import Instrument as Instrument
+from trio_mcp_resilient._instruments import RequestInstrument as RequestInstrument
 from trio_mcp_resilient._judge import Facts as Facts
 from trio_mcp_resilient._open import open_client as open_client
 from trio_mcp_resilient._policy import Backoff as Backoff

@@ -18,9 +18,10 @@ from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._dispatcher import ResilientDispatcher
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._eras import Mode
-from trio_mcp_resilient._events import StreamGap, Watcher, contained
+from trio_mcp_resilient._events import StreamGap
 from trio_mcp_resilient._generation import Generation, Surroundings
 from trio_mcp_resilient._http import wire_opener
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._judge import Detect, Judge
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
@@ -40,8 +41,7 @@ class Parts:
     dispatcher: ResilientDispatcher
     supervisor: Supervisor
     counters: Counters
-    watcher: Watcher | None
-    """Takes the events; it never raises."""
+    instruments: Instruments
 
 
 def assemble(
@@ -59,7 +59,7 @@ def assemble(
     resend: Resend,
     call_keys: bool,
     detect: Detect | None,
-    on_event: Watcher | None,
+    instruments: Instruments,
     ssl_context: ssl.SSLContext | None,
     connect: Connect | None,
     on_started: Callable[[Generation], None],
@@ -80,7 +80,6 @@ def assemble(
             "start it by trio.run(...), or by anyio.run(..., backend='trio')"
         )
     endpoint = Endpoint.parse(url)
-    watcher = None if on_event is None else contained(on_event)
     counters = Counters()
     dispatcher = ResilientDispatcher(
         resend=resend,
@@ -88,7 +87,7 @@ def assemble(
         backoff=backoff,
         timeouts=timeouts,
         counters=counters,
-        watcher=watcher,
+        instruments=instruments,
         log_level=log_level,
     )
     patience = Patience()
@@ -109,7 +108,7 @@ def assemble(
         next_id=dispatcher.next_id,
         judge=Judge(detect),
         report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
-        on_gap=lambda number: None if watcher is None else watcher(StreamGap(number)),
+        on_gap=lambda number: instruments.tell(StreamGap(number)),
         get_stream=get_stream,
         mode=mode,
         patience=patience,
@@ -123,7 +122,7 @@ def assemble(
         counters=counters,
         prepare=dispatcher.prepare,
         on_started=on_started,
-        watcher=watcher,
         patience=patience,
+        instruments=instruments,
     )
-    return Parts(name or str(endpoint), dispatcher, supervisor, counters, watcher)
+    return Parts(name or str(endpoint), dispatcher, supervisor, counters, instruments)

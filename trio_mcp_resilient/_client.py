@@ -14,6 +14,8 @@ from mcp_types import RequestParamsMeta
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from trio_mcp_resilient._dispatcher import resend_override
+from trio_mcp_resilient._events import Event
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._policy import Resend
 from trio_mcp_resilient._rounds import in_rounds
 from trio_mcp_resilient._states import State
@@ -48,6 +50,7 @@ class Client:
         *,
         max_rounds: int,
         on_gap: Callable[[], Awaitable[None]],
+        instruments: Instruments,
     ) -> None:
         self._session = session
         self._supervisor = supervisor
@@ -55,6 +58,7 @@ class Client:
         self._name = name
         self._max_rounds = max_rounds
         self._on_gap = on_gap
+        self._instruments = instruments
 
     def __repr__(self) -> str:
         return f"<Client {self._name} {self.state} generation {self.generation}>"
@@ -123,6 +127,23 @@ class Client:
             last_recovery_seconds=counters.last_recovery_seconds,
             in_flight=0 if current is None else current.in_flight,
         )
+
+    def events(
+        self, max_buffered: int = 1000
+    ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Event]]:
+        """Receive the client's events from now on, for as long as the block runs.
+
+            async with client.events() as events:
+                async for event in events:
+                    print(event)
+
+        The channel is never closed by the client: its last event is the change to `State.CLOSED`.
+
+        Args:
+            max_buffered: how many events wait to be received; beyond it the oldest is dropped,
+                with a warning in the log.
+        """
+        return self._instruments.channel(max_buffered)
 
     async def call_tool(
         self,

@@ -12,6 +12,7 @@ import logging
 import random
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,9 +33,10 @@ from trio_mcp_resilient._discovery import DISCOVER
 from trio_mcp_resilient._envelope import Introduction, fill_in, foreign_headers
 from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery, ResilientError
-from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed, Watcher
+from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed
 from trio_mcp_resilient._generation import LISTEN, Generation
 from trio_mcp_resilient._inbound import Inbound
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
 from trio_mcp_resilient._restoring import SessionState
@@ -66,10 +68,12 @@ class Call:
     key: str | None
     """The same on both POSTs, for a server that can tell by it that it has run the call already."""
     posts: int = 0
+    carried: Mapping[str, object] | None = None
+    """What instruments add to `_meta`."""
 
     def next_params(self, request_id: RequestId) -> dict[str, Any]:
         """Return the parameters of the next POST, with what `_meta` says of it."""
-        meta: dict[str, Any] = {}
+        meta: dict[str, Any] = {} if self.carried is None else {**self.carried}
         if self.on_progress is not None:
             # The id is the token: fresh for each POST, so late progress of the first is nobody's.
             meta["progressToken"] = request_id
@@ -95,7 +99,7 @@ class ResilientDispatcher:
         backoff: Backoff,
         timeouts: Timeouts,
         counters: Counters,
-        watcher: Watcher | None,
+        instruments: Instruments,
         log_level: str | None = None,
     ) -> None:
         self.inbound = Inbound(self)
@@ -109,7 +113,7 @@ class ResilientDispatcher:
         self._backoff = backoff
         self._timeouts = timeouts
         self._counters = counters
-        self._watcher = watcher
+        self._instruments = instruments
         self._ids = itertools.count(1)
         self._initialized = False
         self.state = SessionState()
@@ -171,19 +175,21 @@ class ResilientDispatcher:
         call = _call(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
         timeout = opts.get("timeout")
         send = self._listen if method == LISTEN else self._send
+        watched = self._instruments.around(method, call.params) if self._instruments.tracers else UNWATCHED
         counters = self._counters
         counters.calls += 1
         counters.in_progress += 1
         try:
-            if timeout is None:
-                return await send(call)
-            with trio.move_on_after(timeout):
-                return await send(call)
+            with watched as call.carried:
+                if timeout is None:
+                    return await send(call)
+                with trio.move_on_after(timeout):
+                    return await send(call)
+                raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out")
         finally:
             counters.in_progress -= 1
-            if counters.in_progress == 0 and counters.on_quiet is not None:
+            if counters.on_quiet is not None and not counters.in_progress:
                 counters.on_quiet()
-        raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out")
 
     # -- how the client introduces itself -----------------------------------------------------
 
@@ -227,8 +233,8 @@ class ResilientDispatcher:
         if outcome.result is None and self._may_resend(call, outcome):
             generation = await self._next_chance(call, outcome)
             self._counters.resends += 1
-            if self._watcher is not None and outcome.evidence is not None:
-                self._watcher(Resent(call.method, generation.number, outcome.evidence))
+            if self._instruments and outcome.evidence is not None:
+                self._instruments.tell(Resent(call.method, generation.number, outcome.evidence))
             first, outcome = outcome, await self._post(generation, call)
             if first.fate is Fate.UNKNOWN and outcome.fate in (Fate.LOST, Fate.UNSENT):
                 # That the second did not run says nothing of the first.
@@ -239,8 +245,8 @@ class ResilientDispatcher:
             raise self._error(call, outcome)
         if call.method in STATEFUL:
             difference = self.state.observe(call.method, call.params, outcome.result)
-            if difference is not None and self._watcher is not None:
-                self._watcher(difference)
+            if difference is not None and self._instruments:
+                self._instruments.tell(difference)
         return outcome.result
 
     async def _listen(self, call: Call) -> dict[str, Any]:
@@ -341,8 +347,8 @@ class ResilientDispatcher:
         error = kind(summary, evidence=outcome.evidence, recovery=recovery)
         if isinstance(error, OutcomeUnknown):
             self._counters.outcome_unknown += 1
-            if self._watcher is not None and outcome.evidence is not None:
-                self._watcher(OutcomeLost(call.method, outcome.evidence))
+            if self._instruments and outcome.evidence is not None:
+                self._instruments.tell(OutcomeLost(call.method, outcome.evidence))
         return error
 
     # -- state that follows -------------------------------------------------------------------
@@ -371,10 +377,11 @@ class ResilientDispatcher:
 
     def _not_restored(self, generation: Generation, method: str, error: str) -> None:
         logger.warning("generation %d: %s was not restored: %s", generation.number, method, error)
-        if self._watcher is not None:
-            self._watcher(RestoreFailed(generation.number, method, error))
+        if self._instruments:
+            self._instruments.tell(RestoreFailed(generation.number, method, error))
 
 
+UNWATCHED = nullcontext(None)
 MAX_PAGES = 1000
 """How far a listing is followed; a hostile server may have a next page for ever."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from trio_mcp_resilient._eras import Mode
 from trio_mcp_resilient._errors import ResilientError
 from trio_mcp_resilient._events import StreamGap, Watcher
 from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._instruments import Instrument, Instruments
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
@@ -62,6 +63,7 @@ async def open_client(
     call_keys: bool = False,
     detect: Detect | None = None,
     on_event: Watcher | None = None,
+    instruments: Sequence[Instrument] = (),
     client_info: types.Implementation | None = None,
     log_level: types.LoggingLevel | None = None,
     input_required_max_rounds: int = 10,
@@ -113,6 +115,7 @@ async def open_client(
         detect: judges answers before the table does: a function of `Facts` that returns a `Verdict`,
             or None to leave it to the table. Where it raises, the table decides.
         on_event: called with each life-cycle event, synchronously; it must not block.
+        instruments: watch the client; see `Instrument`.
         client_info: name and version to introduce the application by.
         log_level: from which level on a modern server may send log messages with its answers; None
             for not at all. Legacy servers are told by `logging/setLevel`, which then holds for both.
@@ -163,7 +166,7 @@ async def open_client(
         resend=Resend(resend),
         call_keys=call_keys,
         detect=detect,
-        on_event=on_event,
+        instruments=Instruments.of(on_event, instruments),
         ssl_context=ssl_context,
         connect=connect,
         on_started=lambda generation: adopt(generation),
@@ -184,8 +187,7 @@ async def open_client(
             nursery.start_soon(_list_again, session)
 
     async def on_gap() -> None:
-        if parts.watcher is not None:
-            parts.watcher(StreamGap(parts.supervisor.number))
+        parts.instruments.tell(StreamGap(parts.supervisor.number))
         if parts.dispatcher.state.tools is not None:
             await _list_again(session)
 
@@ -202,6 +204,7 @@ async def open_client(
                 parts.name,
                 max_rounds=input_required_max_rounds,
                 on_gap=on_gap,
+                instruments=parts.instruments,
             )
         finally:
             parts.supervisor.close()

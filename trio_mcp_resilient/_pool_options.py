@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import TypedDict
 
 import httpx
@@ -16,6 +17,7 @@ from mcp.client.session import (
 )
 
 from trio_mcp_resilient._dial import Connect
+from trio_mcp_resilient._instruments import Instrument
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._policy import Backoff, Resend
 
@@ -36,6 +38,7 @@ class ClientOptions(TypedDict, total=False):
     resend: Resend | str
     call_keys: bool
     detect: Detect | None
+    instruments: Sequence[Instrument]
     client_info: types.Implementation | None
     log_level: types.LoggingLevel | None
     input_required_max_rounds: int

@@ -23,11 +23,11 @@ from trio_mcp_resilient._events import (
     SessionEnded,
     SessionStarted,
     StateChanged,
-    Watcher,
 )
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
+from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice
 from trio_mcp_resilient._patience import Patience
@@ -75,8 +75,8 @@ class Supervisor:
         counters: Counters,
         prepare: Callable[[Generation], Awaitable[None]],
         on_started: Callable[[Generation], None],
-        watcher: Watcher | None,
         patience: Patience | None = None,
+        instruments: Instruments,
     ) -> None:
         self._endpoint = endpoint
         self._make = make
@@ -86,8 +86,8 @@ class Supervisor:
         self._counters = counters
         self._prepare = prepare
         self._on_started = on_started
-        self._watcher = watcher
         self._patience = patience or Patience()
+        self._instruments = instruments
         self._machine = StateMachine(self._changed)
         self._number = 0
         self._current: Generation | None = None
@@ -265,9 +265,11 @@ class Supervisor:
             self._count_loss()
         log = logger.warning if end.reason is EndReason.LOST else logger.info
         log("%s: generation %d %s: %s", self._name, generation.number, end.reason, end.evidence)
-        if self._watcher is not None:
+        if self._instruments:
             label = generation.session.label
-            self._watcher(SessionEnded(generation.number, label, end.reason, end.evidence, in_flight))
+            self._instruments.tell(
+                SessionEnded(generation.number, label, end.reason, end.evidence, in_flight)
+            )
         self._begin()
 
     @property
@@ -282,8 +284,8 @@ class Supervisor:
         if self.is_flapping:
             seconds = self._losses[-1] - self._losses[0]
             logger.warning("%s: %d losses in %.1f s: %s", self._name, FLAPPING_LOSSES, seconds, FLAPPING_HINT)
-            if self._watcher is not None:
-                self._watcher(Flapping(FLAPPING_LOSSES, seconds))
+            if self._instruments:
+                self._instruments.tell(Flapping(FLAPPING_LOSSES, seconds))
 
     def _stands(self, generation: Generation, series: Series) -> None:
         if self.state is State.CLOSED:
@@ -300,9 +302,9 @@ class Supervisor:
         self._counters.last_recovery_seconds = recovery.seconds
         self._machine.move(State.READY)
         logger.info("%s: generation %d is ready (%s)", self._name, generation.number, recovery)
-        if is_new and self._watcher is not None:
+        if is_new and self._instruments:
             session = generation.session
-            self._watcher(
+            self._instruments.tell(
                 SessionStarted(generation.number, session.label, session.protocol_version, recovery)
             )
 
@@ -321,13 +323,13 @@ class Supervisor:
         self._series = None
         self._machine.move(State.DORMANT)
         logger.error("%s: %s", self._name, failure)
-        if self._watcher is not None:
-            self._watcher(RecoveryFailed(str(failure), recovery))
+        if self._instruments:
+            self._instruments.tell(RecoveryFailed(str(failure), recovery))
         series.done.set()
 
     def _changed(self, before: State, after: State) -> None:
-        if self._watcher is not None:
-            self._watcher(StateChanged(before, after))
+        if self._instruments:
+            self._instruments.tell(StateChanged(before, after))
 
 
 def _group(errors: list[Exception]) -> ExceptionGroup[Exception] | None:

@@ -1,0 +1,108 @@
+"""Who watches a client: what an instrument is, and how events reach all of them.
+
+An instrument is the application's. What it raises is logged, and costs it one event; it never
+costs a session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import trio
+
+from trio_mcp_resilient._events import Event, Watcher, contained
+
+logger = logging.getLogger("trio_mcp_resilient")
+
+Carried = dict[str, object]
+"""What an instrument adds to a request's `_meta`, such as the context of a trace."""
+
+
+class Instrument(Protocol):
+    """Watches one client, or many."""
+
+    def event(self, event: Event, /) -> None:
+        """Take a life-cycle event, in the order things happened. Synchronous: it must not block."""
+        ...
+
+
+@runtime_checkable
+class RequestInstrument(Instrument, Protocol):
+    """An instrument that is also told of each request."""
+
+    def request(self, method: str, target: str | None, /) -> AbstractContextManager[Carried]:
+        """Return what is entered when a request begins and left when it ends, by its error if it fails.
+
+        It is entered in the caller's own task and may set context variables there; what it yields
+        goes into the request's `_meta`, on both POSTs if there are two.
+
+        Args:
+            method: the JSON-RPC method.
+            target: the tool or prompt that is called; None for what has no name.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Instruments:
+    """All that watch one client. False if nobody does, so that nothing is made for nobody."""
+
+    watchers: list[Watcher] = field(default_factory=list[Watcher])
+    tracers: tuple[RequestInstrument, ...] = ()
+
+    @classmethod
+    def of(cls, on_event: Watcher | None, instruments: Sequence[Instrument]) -> Instruments:
+        """Put the application's callback and its instruments together."""
+        watchers = [] if on_event is None else [contained(on_event)]
+        watchers += [contained(instrument.event) for instrument in instruments]
+        tracers = tuple(one for one in instruments if isinstance(one, RequestInstrument))
+        return cls(watchers, tracers)
+
+    def __bool__(self) -> bool:
+        return bool(self.watchers)
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody, in the order they were added."""
+        for watcher in tuple(self.watchers):
+            watcher(event)
+
+    @contextmanager
+    def around(self, method: str, params: Mapping[str, object]) -> Iterator[Carried]:
+        """Enter the instruments that are told of requests; yield what they add to `_meta`."""
+        name = params.get("name")
+        carried: Carried = {}
+        with ExitStack() as stack:
+            for tracer in self.tracers:
+                try:
+                    made = tracer.request(method, name if isinstance(name, str) else None)
+                    carried.update(stack.enter_context(made))
+                except Exception:
+                    logger.exception("an instrument raised at the beginning of %s", method)
+            yield carried
+
+    @asynccontextmanager
+    async def channel(self, max_buffered: int) -> AsyncGenerator[trio.MemoryReceiveChannel[Event], None]:
+        """Open a channel of events for as long as the block runs; the oldest are dropped if it is full."""
+        send, receive = trio.open_memory_channel[Event](max_buffered)
+
+        def watch(event: Event) -> None:
+            try:
+                send.send_nowait(event)
+            except trio.WouldBlock:
+                logger.warning("%d events wait to be received: the oldest was dropped", max_buffered)
+                receive.receive_nowait()
+                send.send_nowait(event)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The application has closed its end, and the block is about to end.
+                return
+
+        self.watchers.append(watch)
+        try:
+            with send, receive:
+                yield receive
+        finally:
+            self.watchers.remove(watch)
