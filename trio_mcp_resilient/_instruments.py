@@ -7,7 +7,7 @@ costs a session.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -71,7 +71,7 @@ class Instruments:
             watcher(event)
 
     @contextmanager
-    def around(self, method: str, params: Mapping[str, object]) -> Iterator[Carried]:
+    def around(self, method: str, params: Mapping[str, object]) -> Generator[Carried]:
         """Enter the instruments that are told of requests; yield what they add to `_meta`."""
         name = params.get("name")
         carried: Carried = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
@@ -17,6 +17,7 @@ from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._eras import Mode
 from trio_mcp_resilient._events import StreamGap, Watcher
 from trio_mcp_resilient._generation import Generation
+from trio_mcp_resilient._instruments import Instrument, Instruments
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
@@ -43,6 +44,7 @@ async def resilient_transport(
     call_keys: bool = False,
     detect: Detect | None = None,
     on_event: Watcher | None = None,
+    instruments: Sequence[Instrument] = (),
     ssl_context: ssl.SSLContext | None = None,
     connect: Connect | None = None,
 ) -> AsyncGenerator[TransportStreams, None]:
@@ -96,15 +98,14 @@ async def resilient_transport(
         resend=Resend(resend),
         call_keys=call_keys,
         detect=detect,
-        on_event=on_event,
+        instruments=Instruments.of(on_event, instruments),
         ssl_context=ssl_context,
         connect=connect,
         on_started=lambda generation: started(generation),
     )
 
     def on_gap() -> None:
-        if parts.watcher is not None:
-            parts.watcher(StreamGap(parts.supervisor.number))
+        parts.instruments.tell(StreamGap(parts.supervisor.number))
 
     def started(generation: Generation) -> None:
         if generation.number > 1:
