@@ -55,6 +55,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_patience",
         "_auth_flow",
         "_auth",
+        "_cookies",
+        "_inflating",
         "_http",
     ),
     "one session": (
@@ -131,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
     "anyio": {"_dispatcher", "_inbound", "_sdk_streams"},
     # One place translates httpx's names, one is a transport for it, others have them in a signature.
     "httpx": {
+        "_cookies",
         "_http",
         "_httpx_transport",
         "_pool_client",

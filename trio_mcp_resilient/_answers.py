@@ -23,6 +23,8 @@ from trio_mcp_resilient._wire import Response, Stage, WireError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest JSON answer or event that is read; rmcp's limit, and far above the SDK's 1 MiB."""
+MAX_EVENT_ID_BYTES = 4096
+"""The longest event id that is sent back, in a header; common servers take 8 KiB of headers in all."""
 EXCERPT_BYTES = 64 * 1024
 """How much of a refusal's body is read: what the detector looks at."""
 EXCERPT_SECONDS = 5.0
@@ -30,6 +32,10 @@ EXCERPT_SECONDS = 5.0
 
 Deliver = Callable[[Request | Notification | Result | Failure], Awaitable[None]]
 """Takes what arrives beside the answer: notifications, the server's requests, stray answers."""
+
+
+class Unreadable(WireError):
+    """An answer that asking for it again would not make any better."""
 
 
 @dataclass(slots=True)
@@ -69,7 +75,11 @@ class Cursor:
 
 def _fits_a_header(event_id: str) -> bool:
     """Whether an event id can be sent back; an event's line may hold what a header's may not."""
-    return event_id == event_id.strip() and all(" " <= character != "\x7f" for character in event_id)
+    return (
+        len(event_id) <= MAX_EVENT_ID_BYTES >= len(event_id.encode())
+        and event_id == event_id.strip()
+        and all(" " <= character != "\x7f" for character in event_id)
+    )
 
 
 def header(response: Response, name: bytes) -> str:
@@ -101,19 +111,25 @@ async def read_answer(response: Response, request_id: RequestId, deliver: Delive
 
 
 async def _from_body(response: Response, request_id: RequestId, deliver: Deliver) -> Answer:
-    chunks: list[bytes] = []
-    size = 0
+    body = b""
+    # Not a list of chunks: of chunks of two bytes it would be forty times as large as the answer.
+    more = bytearray()
     cut: WireError | None = None
     try:
         while chunk := await response.receive():
-            size += len(chunk)
-            if size > MAX_MESSAGE_BYTES:
-                raise WireError(Stage.ANSWERING, f"the answer is larger than {MAX_MESSAGE_BYTES} bytes")
-            chunks.append(chunk)
+            if len(body) + len(more) + len(chunk) > MAX_MESSAGE_BYTES:
+                raise Unreadable(Stage.ANSWERING, f"the answer is larger than {MAX_MESSAGE_BYTES} bytes")
+            if body:
+                more += chunk
+            else:
+                body = chunk
+    except Unreadable:
+        raise
     except WireError as error:
         # A JSON text that is whole is the answer, even if the end of its body never came.
         cut = error
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if more:
+        body += more
     answer = await _pick(body, request_id, deliver) or Answer(None, body)
     if cut is not None and answer.message is None:
         raise cut
@@ -128,7 +144,7 @@ async def _from_stream(response: Response, request_id: RequestId, deliver: Deliv
         try:
             events = decoder.feed(chunk)
         except SSEError as error:
-            raise WireError(Stage.ANSWERING, f"unreadable event stream: {error}") from error
+            raise Unreadable(Stage.ANSWERING, f"unreadable event stream: {error}") from error
         cursor.advance(decoder, len(events))
         for event in events:
             if not event.data:

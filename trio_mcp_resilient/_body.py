@@ -15,7 +15,7 @@ from typing import cast
 
 from pydantic_core import from_json
 
-from trio_mcp_resilient._secrets import redact
+from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._sse import SSEDecoder
 
 PREFIX_BYTES = 64 * 1024
@@ -163,11 +163,13 @@ def _texts(members: dict[str, object]) -> Iterator[str]:
 _EXCERPT_SOURCE_CHARS = 8 * 1024
 _HIDDEN = re.compile(r"<(script|style|head)\b.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]*(?:>|\Z)")
+_NO_CHARACTER = re.compile(r"&#0*[1-9][0-9]{7,};?")
+"""Beyond Unicode. `html.unescape` makes a number of the digits first, and `int` refuses 5,000."""
 
 
 def _page_text(text: str) -> str:
     visible = _TAG.sub(" ", _HIDDEN.sub(" ", text[:_EXCERPT_SOURCE_CHARS]))
-    return " ".join(html.unescape(visible).split())[:TEXT_CHARS]
+    return " ".join(html.unescape(_NO_CHARACTER.sub("\ufffd", visible)).split())[:TEXT_CHARS]
 
 
 def excerpt(body: bytes, content_type: str = "", limit: int = 200) -> str:
@@ -187,7 +189,4 @@ def excerpt(body: bytes, content_type: str = "", limit: int = 200) -> str:
         text = said.text if said.code is None else f"{said.text} (code {said.code})"
     elif text.startswith("<") or "html" in content_type.lower():
         text = _page_text(text)
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    # Redacted before it is cut, lest the first half of a secret look like a word.
-    line = " ".join(redact(printable).split())
-    return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+    return one_line(text, limit)

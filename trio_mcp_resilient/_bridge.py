@@ -40,6 +40,8 @@ from trio_mcp_resilient._generation import LISTEN
 from trio_mcp_resilient._greeting import Greeting
 from trio_mcp_resilient._relistening import Relistening
 from trio_mcp_resilient._sdk_streams import ReadStream, WriteStream
+from trio_mcp_resilient._secrets import one_line
+from trio_mcp_resilient._supervisor import in_background
 from trio_mcp_resilient._validating import Validating
 
 logger = logging.getLogger("trio_mcp_resilient")
@@ -148,7 +150,7 @@ class Bridge:
         except Exception as error:
             if not (hidden and isinstance(error, ResilientError)):
                 return JSONRPCError(jsonrpc="2.0", id=request.id, error=_error_data(request.method, error))
-            logger.warning("a tool's result was not validated: %s", error)
+            logger.warning("a tool's result was not validated: %s", one_line(str(error)))
             result = {"tools": []}
         result = self._greeting.complete(request.method, result)
         self._validating.answered(request, result)
@@ -250,6 +252,7 @@ class Bridge:
     async def _list_tools_again(self) -> bool:
         """List the tools, for the dispatcher to see; return whether the listing came to its end."""
         params: dict[str, Any] = {}
+        token = in_background.set(True)
         try:
             for _ in range(MAX_PAGES):
                 page = await self._dispatcher.send_raw_request("tools/list", params)
@@ -259,7 +262,9 @@ class Bridge:
         except trio.ClosedResourceError:
             pass
         except (MCPError, ResilientError, ValueError) as error:
-            logger.warning("the tools of the new session could not be listed: %s", error)
+            logger.warning("the tools of the new session could not be listed: %s", one_line(str(error)))
+        finally:
+            in_background.reset(token)
         return False
 
 

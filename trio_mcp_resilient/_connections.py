@@ -40,6 +40,9 @@ ENDING_GRACE = 0.02
 one would cost a round trip or three; the end of a stream is usually on its way."""
 ENDING_TRIES = 4
 """How many ending connections one request looks at."""
+MAX_ENDING = 64
+"""How many ending connections are kept for one origin: a server that ends none of its streams must
+not take all of our sockets."""
 SWEEP_SECONDS = 1.0
 
 Origin = tuple[str, str, int]
@@ -326,6 +329,8 @@ class Connections:
             return
         connection.expires_at = trio.current_time() + keep
         there.append(connection)
+        if len(lot.ending) > MAX_ENDING:
+            self._drop(lot.ending.popleft())
 
     def _drop(self, connection: HTTP11Connection) -> None:
         connection.close()

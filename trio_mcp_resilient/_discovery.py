@@ -15,6 +15,7 @@ from trio_mcp_resilient._eras import supported_versions
 from trio_mcp_resilient._errors import HandshakeFailed
 from trio_mcp_resilient._handshake import TryAgain, nobody, retry_after
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode, encode_request
+from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._session import ANSWER_TYPES, JSON_TYPE, VERSION_HEADER, Session, UnusableHandshake
 from trio_mcp_resilient._wire import HookFailed, Response, Wire, WireError
 
@@ -47,10 +48,10 @@ async def discover(
             answer = await _ask(wire, endpoint, introduction, mutual[-1], next_id())
         elif supported and not any(known in HANDSHAKE_PROTOCOL_VERSIONS for known in supported):
             raise HandshakeFailed(
-                f"{endpoint} speaks {', '.join(supported):.100} only, which this client does not"
+                f"{endpoint} speaks {one_line(', '.join(supported), 100)} only, which this client does not"
             )
     if isinstance(answer, Failure):
-        raise NotModern(f"{endpoint} refused {DISCOVER}: {answer.message:.200} (code {answer.code})")
+        raise NotModern(f"{endpoint} refused {DISCOVER}: {one_line(answer.message)} (code {answer.code})")
     try:
         return Session.from_discovery(answer.result, introduction)
     except UnusableHandshake as error:

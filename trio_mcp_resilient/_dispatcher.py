@@ -40,6 +40,7 @@ from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
 from trio_mcp_resilient._restoring import SessionState
+from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
@@ -370,7 +371,7 @@ class ResilientDispatcher:
                 self.supervisor.report(generation, outcome.notice, outcome.evidence)
                 return
             if outcome.result is None:
-                self._not_restored(generation, method, str(outcome.error or outcome.evidence))
+                self._not_restored(generation, method, one_line(str(outcome.error or outcome.evidence)))
         if "roots" in self.introduction.capabilities:
             # The server asked the last session for the roots, and knows none in this one.
             await generation.notify("notifications/roots/list_changed", None)

@@ -112,12 +112,20 @@ def routing_headers(method: str, params: Params) -> RawHeaders:
 
 
 def foreign_headers(method: str, headers: Mapping[str, str]) -> RawHeaders:
-    """Return the headers of a request that are not the session's business to make anew."""
+    """Return the headers of a request that are not the session's business to make anew.
+
+    Raises:
+        ValueError: for one that would be two. The SDK packs names and arguments in base64;
+            whoever hands over headers of their own may not.
+    """
     own = {MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER}
     if method in NAME_BEARING_METHODS:
         own.add(MCP_NAME_HEADER)
-    return tuple(
+    fields = tuple(
         (name.lower().encode("ascii"), value.encode("ascii"))
         for name, value in headers.items()
         if name.lower() not in own and not name.lower().startswith(_PARAM_PREFIX)
     )
+    if any(byte in text for field in fields for text in field for byte in b"\r\n\0"):
+        raise ValueError("a header has a line break or NUL in it")
+    return fields

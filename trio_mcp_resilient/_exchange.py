@@ -15,6 +15,7 @@ from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Resu
 from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._outcome import Fate, Outcome
 from trio_mcp_resilient._pacing import Pacing
+from trio_mcp_resilient._secrets import without
 from trio_mcp_resilient._session import Session
 from trio_mcp_resilient._wire import BeforeWrite, HookFailed, RawHeaders, Response, Wire, WireError
 
@@ -108,7 +109,7 @@ class Exchange:
         # The raw text is the error itself, whatever framing it came in.
         verdict = self._verdict("POST", method, response, answer.raw, "application/json")
         if isinstance(message, Failure) and verdict is not Verdict.SESSION_LOST:
-            return Outcome(Fate.ANSWERED, error=MCPError(message.code, message.message, message.data))
+            return Outcome(Fate.ANSWERED, error=self._mcp_error(message))
         if verdict is Verdict.SESSION_LOST:
             evidence = self._evidence(f"POST {method} answered {response.status}", response, answer.raw)
             # What had begun to speak had begun to run.
@@ -126,10 +127,15 @@ class Exchange:
             return Outcome(Fate.UNKNOWN, evidence=evidence)
         if fate in (Fate.LOST, Fate.UNKNOWN):
             return Outcome(fate, evidence=evidence)
-        error = _jsonrpc_error(body) or RequestRefused(
-            f"{self.endpoint} refused {method} with {response.status}",
-            status=response.status,
-            evidence=evidence,
+        failure = _failure_in(body)
+        error = (
+            self._mcp_error(failure)
+            if failure
+            else RequestRefused(
+                f"{self.endpoint} refused {method} with {response.status}",
+                status=response.status,
+                evidence=evidence,
+            )
         )
         return Outcome(fate, error=error, evidence=evidence, pause=retry_after(response))
 
@@ -169,6 +175,11 @@ class Exchange:
             excerpt=excerpt(body, media_type(response)),
         )
 
+    def _mcp_error(self, failure: Failure) -> MCPError:
+        """Return the server's error as it is, but for the session's id, which servers like to quote."""
+        message, data = without(self.session.id or "", [failure.message, failure.data])
+        return MCPError(failure.code, message, data)
+
     def _cut(self, method: str, error: WireError) -> Outcome:
         if isinstance(error, HookFailed):
             return Outcome(Fate.REFUSED, error=error.cause)
@@ -178,11 +189,10 @@ class Exchange:
         return Outcome(Fate.UNSENT if unsent else Fate.UNKNOWN, evidence=evidence)
 
 
-def _jsonrpc_error(body: bytes) -> MCPError | None:
+def _failure_in(body: bytes) -> Failure | None:
     """Return the JSON-RPC error a refusal's body holds; it is the server's own word."""
     try:
         messages = decode(body)
     except InvalidMessage:
         return None
-    found = next((message for message in messages if isinstance(message, Failure)), None)
-    return None if found is None else MCPError(found.code, found.message, found.data)
+    return next((message for message in messages if isinstance(message, Failure)), None)

@@ -24,6 +24,10 @@ RETRYABLE = frozenset({408, 421, 425, 429, 500, 502, 503, 504})
 server, so unlike a call it may be repeated after a 500."""
 
 
+MAX_RETRY_AFTER = 3600.0
+"""What a longer `Retry-After` is read as, in seconds: one answer must not put a client away for weeks."""
+
+
 class TryAgain(Exception):
     """One attempt failed in a way that a later one may not.
 
@@ -97,9 +101,7 @@ async def say_initialized(wire: Wire, endpoint: Endpoint, session: Session) -> N
 async def _accepted(response: Response, endpoint: Endpoint, request_id: RequestId) -> Session:
     answer = await read_answer(response, request_id, nobody, Cursor())
     if isinstance(answer.message, Failure):
-        raise HandshakeFailed(
-            f"{endpoint} refused initialize: {answer.message.message:.200} (code {answer.message.code})"
-        )
+        raise HandshakeFailed(f"{endpoint} refused initialize: {excerpt(answer.raw, 'application/json')}")
     if answer.message is None and not answer.raw and media_type(response) == "text/event-stream":
         # A server that shuts down ends its streams cleanly, this one too.
         raise TryAgain(f"{endpoint}: the answer to initialize ended before it came")
@@ -139,7 +141,10 @@ async def _refused(response: Response, endpoint: Endpoint) -> Exception:
 def retry_after(response: Response) -> float | None:
     """Return the seconds a server asked to wait; a date or nonsense counts as not asked."""
     value = header(response, b"retry-after").strip()
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
+    if not (value.isascii() and value.isdigit()):
+        return None
+    # `int` refuses 5,000 digits.
+    return min(float(value), MAX_RETRY_AFTER)
 
 
 async def nobody(message: Message) -> None:

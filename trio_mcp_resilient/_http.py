@@ -24,10 +24,12 @@ import trio
 from trio_mcp_resilient._auth import Credentials, credentials
 from trio_mcp_resilient._auth_flow import Send
 from trio_mcp_resilient._connections import Connections
+from trio_mcp_resilient._cookies import Cookies, tidy
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._http11 import SLICE_BYTES
 from trio_mcp_resilient._httpx_transport import WIRE_RESPONSE, TrioHTTPTransport, stage_of
+from trio_mcp_resilient._inflating import Inflated
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._wire import (
     BeforeWrite,
@@ -53,6 +55,10 @@ DEFAULT_HEADERS = {
     # MCP answers are small or streamed, and what is never compressed cannot be a bomb.
     "accept-encoding": "identity",
 }
+OURS = frozenset(
+    {"accept-encoding", "content-length", "transfer-encoding", "mcp-session-id", "last-event-id"}
+)
+"""Headers that follow from the body and the session; beside ours another would be a contradiction."""
 
 
 def wire_opener(
@@ -72,13 +78,17 @@ def wire_opener(
         ValueError: for a header that is none, or options that exclude each other.
         TypeError: for an `auth` that is neither httpx's nor httpx2's.
     """
-    fields = _encode({**DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}})
+    own = {name.lower(): value for name, value in (headers or {}).items()}
+    if wrong := sorted(own.keys() & OURS):
+        raise ValueError(f"{', '.join(wrong)} is a header that this client sets itself")
+    fields = _encode({**DEFAULT_HEADERS, **own})
     if http_client is not None:
         if auth is not None or ssl_context is not None or connect is not None:
             raise ValueError("auth, ssl_context and connect are settings of the http_client you pass")
-        # Its own default headers stand where the application set none here.
-        own = _encode({name.lower(): value for name, value in (headers or {}).items()})
-        return lambda: HttpxWire(http_client, endpoint, own, read_timeout, owned=False)
+        # Its own default headers stand where the application set none here, except that nothing
+        # is to be compressed.
+        theirs = _encode({"accept-encoding": "identity", **own})
+        return lambda: HttpxWire(http_client, endpoint, theirs, read_timeout, owned=False)
     # Made once: the tokens are the client's, and outlive every generation.
     provider = None if auth is None or isinstance(auth, httpx.Auth) else credentials(auth, patience)
     flow = auth if isinstance(auth, httpx.Auth) else None
@@ -187,12 +197,12 @@ class PlainWire(_Following):
     ) -> None:
         super().__init__(endpoint, fields, read_timeout, provider)
         self._connections = connections
-        self._cookies: httpx.Cookies | None = None
+        self._cookies: Cookies | None = None
         """Made with the first cookie: few servers set one, and each client would pay for the jar."""
 
     async def _send_once(self, request: Outgoing) -> Response:
         if self._cookies is not None and not request.bare:
-            request = replace(request, headers=(*request.headers, *self._cookie_header(self._cookies)))
+            request = replace(request, headers=(*request.headers, *self._cookies.header(request.endpoint)))
         try:
             response = await self._connections.request(
                 request.endpoint,
@@ -209,21 +219,16 @@ class PlainWire(_Following):
         except Exception as error:
             # The user's `connect` raised something that no stream raises.
             raise HookFailed(error) from error
-        if not request.bare and any(name == b"set-cookie" for name, _ in response.headers):
-            # A balancer's stickiness is a cookie: without it sessions would be lost at every turn.
-            told = httpx.Response(200, headers=list(response.headers), request=self._as_httpx())
-            self._cookies = httpx.Cookies() if self._cookies is None else self._cookies
-            self._cookies.extract_cookies(told)
-        return response
-
-    def _as_httpx(self) -> httpx.Request:
-        return httpx.Request("POST", self._endpoint.url)
-
-    def _cookie_header(self, cookies: httpx.Cookies) -> RawHeaders:
-        request = self._as_httpx()
-        cookies.set_cookie_header(request)
-        value = request.headers.get("cookie")
-        return () if value is None else ((b"cookie", value.encode("ascii")),)
+        cookie = encoded = False
+        for name, _ in response.headers:
+            if name == b"set-cookie" and not request.bare:
+                cookie = True
+            elif name == b"content-encoding":
+                encoded = True
+        if cookie:
+            self._cookies = self._cookies or Cookies()
+            self._cookies.keep(request.endpoint, response)
+        return Inflated(response) if encoded else response
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -248,25 +253,35 @@ class HttpxWire(_Following):
         self._owned = owned
 
     async def _send_once(self, request: Outgoing) -> Response:
-        make = httpx.Request if request.bare else self._client.build_request
-        seconds = None if request.read_timeout == math.inf else request.read_timeout
-        made = make(
-            request.method,
-            request.endpoint.url,
-            headers=list(request.headers),
-            content=request.body if request.method == "POST" else None,
-            extensions={"timeout": httpx.Timeout(10.0, read=seconds).as_dict()},
-        )
+        if any(byte in value for _, value in request.headers for byte in b"\r\n\0"):
+            # Ours would refuse it; of the application's client and what is below it we do not know.
+            raise HookFailed(ValueError("a header's value has a line break or NUL in it"))
         if request.before_write is not None:
             # httpx does not say when it has a connection.
             await request.before_write()
+        make = httpx.Request if request.bare else self._client.build_request
+        seconds = None if request.read_timeout == math.inf else request.read_timeout
+        try:
+            made = make(
+                request.method,
+                request.endpoint.url,
+                headers=list(request.headers),
+                content=request.body if request.method == "POST" else None,
+                extensions={"timeout": httpx.Timeout(10.0, read=seconds).as_dict()},
+            )
+        except ValueError as error:
+            # httpx cannot encode a cookie that is in the application's jar.
+            raise HookFailed(error) from error
         try:
             response = await self._client.send(made, stream=True, follow_redirects=False)
         except httpx.TransportError as error:
             raise WireError(_stage_of(error, made), _said(error)) from error
         except Exception as error:
             raise HookFailed(error) from error
-        return HttpxResponse(response)
+        if self._owned:
+            tidy(self._client.cookies)
+        answer = HttpxResponse(response)
+        return Inflated(answer) if "content-encoding" in response.headers and not answer.decoded else answer
 
     async def aclose(self) -> None:
         """Close the client, unless it is the user's."""
@@ -284,27 +299,26 @@ class HttpxResponse:
         self._response = response
         self._body: AsyncIterator[bytes] | None = None
         # httpx reads through a tower of async generators, each of which Trio has to finalize when
-        # a body is left in its middle, as every answered event stream is. Ours can be read as is,
-        # unless a hook has read it already or there is something to decompress.
-        direct = None if "content-encoding" in response.headers else response.extensions.get(WIRE_RESPONSE)
-        self._direct: Response | None = None if response.is_stream_consumed else direct
+        # a body is left in its middle, as every answered event stream is. Ours can be read as is.
+        self.decoded = response.is_stream_consumed
+        """Whether a hook has read it already: then httpx has decoded it, too."""
+        direct = response.extensions.get(WIRE_RESPONSE)
+        self._direct: Response | None = None if self.decoded else direct
         self.status = response.status_code
         self.headers: RawHeaders = [(name.lower(), value) for name, value in response.headers.raw]
 
     async def receive(self) -> bytes:
-        """Return the next bytes of the body, decompressed, or `b""` at its end."""
+        """Return the next bytes of the body, as they came, or `b""` at its end."""
         if self._direct is not None:
             return await self._direct.receive()
         if self._body is None:
-            self._body = self._response.aiter_bytes()
+            self._body = self._response.aiter_bytes() if self.decoded else self._response.aiter_raw()
         try:
             async for chunk in self._body:
                 if chunk:
                     return chunk
         except httpx.TransportError as error:
             raise WireError(Stage.ANSWERING, _said(error)) from error
-        except httpx.DecodingError as error:
-            raise WireError(Stage.ANSWERING, f"undecodable answer: {_said(error)}") from error
         return b""
 
     async def aclose(self) -> None:

@@ -26,12 +26,15 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, ErrorData
 
 from trio_mcp_resilient._jsonrpc import Notification, Request, RequestId, encode_error, encode_result
+from trio_mcp_resilient._secrets import one_line
 
 logger = logging.getLogger("trio_mcp_resilient")
 
 MAX_UNDELIVERED = 1024
 """Notifications that wait for a slow handler; beyond it the oldest is dropped, since holding
 the stream back could make a handler wait for an answer that waits behind it."""
+MAX_UNDELIVERED_BYTES = 16 * 1024 * 1024
+"""How large those that wait may be together, as they were on the wire; one may be as large alone."""
 
 
 class Asker(Protocol):
@@ -102,6 +105,7 @@ class Inbound:
         self._on_notify: OnNotify | None = None
         self._intercept: OnNotifyIntercept | None = None
         self._queue, self._waiting = trio.open_memory_channel[Notification](MAX_UNDELIVERED)
+        self._bytes = 0
         self.dropped: int = 0
 
     def attach(
@@ -116,26 +120,34 @@ class Inbound:
         """Hand notifications over until cancelled; a handler that raises costs only its own."""
         with self._queue, self._waiting:
             async for notification in self._waiting:
+                self._bytes -= notification.size
                 assert self._on_notify is not None
                 context = InboundContext(self._back, None, None)
                 try:
                     await self._on_notify(context, notification.method, notification.params)
                 except Exception:
-                    logger.exception("the handler of %s raised", notification.method)
+                    logger.exception("the handler of %s raised", one_line(notification.method))
 
     def notification(self, notification: Notification) -> None:
         """Take a notification, in wire order, without blocking."""
         if run_notify_intercept(self._intercept, notification.method, notification.params):
             return
         try:
+            self._make_room(notification.size)
             self._queue.send_nowait(notification)
-        except trio.WouldBlock:
-            self._waiting.receive_nowait()
-            self._queue.send_nowait(notification)
-            self.dropped += 1
-            logger.warning("%d notifications wait for a handler: the oldest was dropped", MAX_UNDELIVERED)
+            self._bytes += notification.size
         except trio.ClosedResourceError:
-            logger.debug("dropped %s: the client is closed", notification.method)
+            logger.debug("dropped a notification: the client is closed")
+
+    def _make_room(self, size: int) -> None:
+        """Drop the oldest that wait, until one more fits."""
+        waiting = self._waiting.statistics().current_buffer_used
+        while waiting and (waiting >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES):
+            self._bytes -= self._waiting.receive_nowait().size
+            waiting -= 1
+            self.dropped += 1
+            if is_milestone(self.dropped):
+                logger.warning("%d notifications dropped, for a handler is too slow", self.dropped)
 
     async def request(self, request: Request, asker: Asker) -> None:
         """Run the handler of a server's request and POST what it gave on the session that asked."""
@@ -146,7 +158,7 @@ class Inbound:
         except Exception as error:
             known = handler_exception_to_error_data(error)
             if known is None:
-                logger.exception("the handler of %s raised", request.method)
+                logger.exception("the handler of %s raised", one_line(request.method))
                 known = ErrorData(code=INTERNAL_ERROR, message="the client's handler failed")
             body = encode_error(request.id, known.code, known.message, known.data)
         await asker.answer(body)
@@ -158,3 +170,8 @@ def _progress_token(params: Mapping[str, Any] | None) -> RequestId | None:
             return token
         case _:
             return None
+
+
+def is_milestone(count: int) -> bool:
+    """Whether a count is a power of two: what a server can cause at will must not fill the log."""
+    return count & (count - 1) == 0

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic_core import from_json, to_json
+
+MAX_BATCH = 10_000
+"""How many members a batch may have: each costs a thousand times what its three bytes cost the sender."""
+MAX_ID_CHARS = 1024
+"""The longest id of a server's request: it is kept, and sent back."""
 
 RequestId = str | int
 """What correlates an answer with its request; never a bool, which would alias 0 and 1."""
@@ -30,6 +35,8 @@ class Request:
     id: RequestId
     method: str
     params: dict[str, Any] | None = None
+    size: int = field(default=0, compare=False, repr=False)
+    """About how many bytes it had on the wire; what waits to be handled is bounded by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ class Notification:
 
     method: str
     params: dict[str, Any] | None = None
+    size: int = field(default=0, compare=False, repr=False)
+    """As that of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +101,18 @@ def decode(data: bytes | str) -> list[Message]:
     for it must not cost the others (JSON-RPC 2.0, section 6).
 
     Raises:
-        InvalidMessage: it is not JSON, or holds no message.
+        InvalidMessage: it is not JSON, or holds no message, or more than `MAX_BATCH`.
     """
     value = _parse(data)
     if not isinstance(value, list):
-        return [_message(value)]
+        return [_message(value, len(data))]
+    members = cast("list[object]", value)
+    if len(members) > MAX_BATCH:
+        raise InvalidMessage(f"a batch of more than {MAX_BATCH} members")
     messages: list[Message] = []
-    for member in cast("list[object]", value):
+    for member in members:
         try:
-            messages.append(_message(member))
+            messages.append(_message(member, len(data) // len(members)))
         except InvalidMessage:
             continue
     if not messages:
@@ -125,10 +137,11 @@ def _parse(data: bytes | str) -> object:
 
 
 _ESCAPE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    # Everything between two surrogates in one match: a hostile text is all escapes, and a match for
+    # each would take seconds.
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F]))++"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb"|\\.",
-    re.DOTALL,
 )
 
 
@@ -142,7 +155,7 @@ def _mended(raw: bytes) -> bytes:
     return _ESCAPE.sub(lambda match: rb"\ufffd" if match["lone"] else match[0], text)
 
 
-def _message(value: object) -> Message:
+def _message(value: object, size: int) -> Message:
     if not isinstance(value, dict):
         raise InvalidMessage("a message must be a JSON object")
     members = cast("dict[str, Any]", value)
@@ -151,7 +164,7 @@ def _message(value: object) -> Message:
         raise InvalidMessage('a message must have "jsonrpc": "2.0"')
     # Serializers that write every member write null for the one that is not there.
     if members.get("method") is not None:
-        return _call(members)
+        return _call(members, size)
     if members.get("error") is not None:
         return _failure(members)
     result = members.get("result")
@@ -160,7 +173,7 @@ def _message(value: object) -> Message:
     return Result(_required_id(members), cast("dict[str, Any]", result))
 
 
-def _call(members: dict[str, Any]) -> Request | Notification:
+def _call(members: dict[str, Any], size: int) -> Request | Notification:
     method, params = members["method"], members.get("params")
     if not isinstance(method, str):
         raise InvalidMessage("a method must be a string")
@@ -168,8 +181,11 @@ def _call(members: dict[str, Any]) -> Request | Notification:
         raise InvalidMessage("params must be an object")
     known = cast("dict[str, Any] | None", params)
     if members.get("id") is None:
-        return Notification(method, known)
-    return Request(_required_id(members), method, known)
+        return Notification(method, known, size)
+    request_id = _required_id(members)
+    if isinstance(request_id, str) and len(request_id) > MAX_ID_CHARS:
+        raise InvalidMessage(f"an id of more than {MAX_ID_CHARS} characters")
+    return Request(request_id, method, known, size)
 
 
 def _failure(members: dict[str, Any]) -> Failure:

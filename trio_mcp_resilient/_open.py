@@ -35,6 +35,8 @@ from trio_mcp_resilient._instruments import Instrument, Instruments
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
+from trio_mcp_resilient._secrets import one_line
+from trio_mcp_resilient._supervisor import in_background
 
 if TYPE_CHECKING:
     import httpx2
@@ -223,8 +225,9 @@ class _Session(ClientSession):
         """
         try:
             await super().validate_tool_result(name, result)
-        except (MCPError, ResilientError, trio.ClosedResourceError) as error:
-            logger.warning("a result of %s was not validated: %s", name, error)
+        except (MCPError, ResilientError, trio.ClosedResourceError, RecursionError) as error:
+            # The last of a schema that refers to itself, which only a hostile or broken server has.
+            logger.warning("a result of %s was not validated: %s", name, one_line(str(error)))
 
 
 async def _host(session: ClientSession, task_status: trio.TaskStatus[None]) -> None:
@@ -244,6 +247,7 @@ async def _list_again(session: ClientSession) -> None:  # noqa: ASYNC910  # a re
     The listing renews what the SDK's session knows of output schemas, and its difference from
     the last one is published on its way through the dispatcher.
     """
+    token = in_background.set(True)
     params: types.PaginatedRequestParams | None = None
     try:
         for _ in range(MAX_PAGES):
@@ -252,4 +256,6 @@ async def _list_again(session: ClientSession) -> None:  # noqa: ASYNC910  # a re
                 return
             params = types.PaginatedRequestParams(cursor=page.next_cursor)
     except (MCPError, ResilientError, trio.ClosedResourceError, ValueError, RuntimeError) as error:
-        logger.warning("the tools of the new session could not be listed: %s", error)
+        logger.warning("the tools of the new session could not be listed: %s", one_line(str(error)))
+    finally:
+        in_background.reset(token)

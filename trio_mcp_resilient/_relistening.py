@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from trio_mcp_resilient._dispatcher import ResilientDispatcher
 from trio_mcp_resilient._listening import REOPEN, SETTLED_SECONDS
+from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._subscription import FRUITLESS, covered
 
 logger = logging.getLogger("trio_mcp_resilient")
@@ -72,7 +73,7 @@ class Relistening:
                     broke = error.code == CONNECTION_CLOSED and error.__cause__ is None
                     if not (broke and held.was_acknowledged and self._goes_on(held)):
                         raise
-                    logger.info("a subscription broke off: %s", error)
+                    logger.info("a subscription broke off: %s", one_line(str(error)))
                 else:
                     if not (held.was_acknowledged and self._goes_on(held)):
                         return result

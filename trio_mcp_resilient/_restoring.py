@@ -7,17 +7,59 @@ from the requests that pass by, which covers the SDK session's own methods as we
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, cast
 
-from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from mcp.shared.inbound import (
+    X_MCP_HEADER_KEY,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
 
 from trio_mcp_resilient._events import ToolsChanged
 from trio_mcp_resilient._wire import RawHeaders
 
 HeaderMap = dict[tuple[str, ...], str]
 """From where an argument is found to the header that mirrors it."""
+
+MAX_TOOLS = 10_000
+"""How many tools are remembered; of a larger listing it is the first."""
+MAX_TOOL_NAME = 1024
+"""The longest name, in characters, that is remembered."""
+MAX_TOOL_HEADERS = 100
+"""Of how many arguments a tool may want to have headers; one that wants more gets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """What is remembered of a tool: not the tool, for a description may be as large as an answer."""
+
+    digest: bytes
+    repeatable: bool
+    """Whether its annotations say that calling it again does no harm."""
+    headers: HeaderMap
+    """Which arguments are mirrored in headers."""
+
+    @classmethod
+    def of(cls, listed: Mapping[str, Any]) -> Tool:
+        """Take down a tool as it was listed."""
+        text = json.dumps(listed, sort_keys=True)
+        match listed:
+            case {"annotations": {"readOnlyHint": True} | {"idempotentHint": True}}:
+                repeatable = True
+            case _:
+                repeatable = False
+        headers = _header_map(listed.get("inputSchema")) if f'"{X_MCP_HEADER_KEY}"' in text else {}
+        return cls(blake2b(text.encode(), digest_size=16).digest(), repeatable, headers)
+
+
+def _header_map(schema: Any) -> HeaderMap:
+    headers = x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
+    return headers if len(headers) <= MAX_TOOL_HEADERS else {}
 
 
 @dataclass(slots=True)
@@ -26,10 +68,9 @@ class SessionState:
 
     log_level: dict[str, Any] | None = None
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    tools: dict[str, dict[str, Any]] | None = None
+    tools: dict[str, Tool] | None = None
     """By name, as of the last whole listing; None if they were never listed."""
-    _pages: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    _header_maps: dict[str, HeaderMap] = field(default_factory=dict[str, HeaderMap])
+    _pages: dict[str, Tool] = field(default_factory=dict[str, Tool])
 
     def observe(
         self, method: str, params: Mapping[str, Any], result: Mapping[str, Any]
@@ -55,15 +96,16 @@ class SessionState:
     def _learn_tools(self, params: Mapping[str, Any], result: Mapping[str, Any]) -> ToolsChanged | None:
         if "cursor" not in params:
             self._pages = {}
-        for tool in result.get("tools") or ():
+        listed = result.get("tools")
+        for tool in cast("list[object]", listed) if isinstance(listed, list) else ():
             match tool:
-                case {"name": str() as name}:
-                    self._pages[name] = tool
+                case {"name": str() as name} if len(name) <= MAX_TOOL_NAME:
+                    if len(self._pages) < MAX_TOOLS:
+                        self._pages[name] = Tool.of(cast("dict[str, Any]", tool))
                 case _:
                     continue
         if result.get("nextCursor") is not None:
             return None
-        self._header_maps = {}
         before, now = self.tools, self._pages
         self.tools, self._pages = now, {}
         return None if before is None else _difference(before, now)
@@ -75,29 +117,19 @@ class SessionState:
 
     def parameter_headers(self, tool: str, arguments: Any) -> RawHeaders:
         """Return the headers that mirror arguments, as the tool's schema says; none if it is unknown."""
-        listed = (self.tools or {}).get(tool)
-        if listed is None or not isinstance(arguments, Mapping):
+        known = (self.tools or {}).get(tool)
+        if known is None or not known.headers or not isinstance(arguments, Mapping):
             return ()
-        mapping = self._header_maps.get(tool)
-        if mapping is None:
-            schema = listed.get("inputSchema")
-            valid = find_invalid_x_mcp_header(schema) is None
-            mapping = self._header_maps[tool] = x_mcp_header_map(schema) if valid else {}
-        headers = mcp_param_headers(mapping, cast("Mapping[str, Any]", arguments)) if mapping else {}
+        headers = mcp_param_headers(known.headers, cast("Mapping[str, Any]", arguments))
         return tuple((name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers.items())
 
     def may_repeat(self, tool: str | None) -> bool:
         """Whether the server's annotations say that calling this tool again does no harm."""
-        if tool is None:
-            return False
-        match (self.tools or {}).get(tool):
-            case {"annotations": {"readOnlyHint": True} | {"idempotentHint": True}}:
-                return True
-            case _:
-                return False
+        known = None if tool is None else (self.tools or {}).get(tool)
+        return known is not None and known.repeatable
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> ToolsChanged | None:
+def _difference(before: dict[str, Tool], now: dict[str, Tool]) -> ToolsChanged | None:
     added = tuple(sorted(now.keys() - before.keys()))
     removed = tuple(sorted(before.keys() - now.keys()))
     changed = tuple(sorted(name for name in now.keys() & before.keys() if now[name] != before[name]))

@@ -8,11 +8,12 @@ answer with silence although the result is stored, some hold the old stream for 
 
 from __future__ import annotations
 
+import math
 import random
 
 import trio
 
-from trio_mcp_resilient._answers import Answer, Cursor, Deliver, media_type, read_answer
+from trio_mcp_resilient._answers import Answer, Cursor, Deliver, Unreadable, media_type, read_answer
 from trio_mcp_resilient._detector import Verdict
 from trio_mcp_resilient._exchange import Exchange
 from trio_mcp_resilient._flight import EndReason, Flight
@@ -24,6 +25,11 @@ from trio_mcp_resilient._wire import Response, WireError
 
 PACE = Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, attempts=8)
 """Waits where the server names none, and how many openings in a row may bring nothing."""
+FLOOR_SECONDS = 0.5
+"""From one opening to the next at least, whatever the server's `retry`: one that answers each with
+an event and ends it at once must not be asked as fast as the network allows, for ever."""
+SETTLED_SECONDS = 5.0
+"""Without an event, an opening that lasted less has brought nothing, whatever came on it."""
 SILENCE_SECONDS = 30.0
 """Without an event on a resumed stream for so long, it is asked for again: what is stored may
 have been put aside for the next who asks."""
@@ -38,9 +44,11 @@ async def resume(
         cut: the outcome to fall back on: sent, and its answer cut.
     """
     fruitless = 0
+    opened = -math.inf
     while not PACE.spent(fruitless):
         # Never before the server's own time (specification: MUST), and at it, not long after.
         wait = PACE.first if cursor.retry is None else cursor.retry
+        wait = max(wait, opened + FLOOR_SECONDS - trio.current_time())
         if fruitless:
             wait = max(wait, PACE.delay(fruitless, random.random))
         resume_at = trio.current_time() + wait
@@ -50,11 +58,12 @@ async def resume(
                 return cut
             # The application wants another session; the server still has this one, and the answer.
             await trio.sleep_until(resume_at)
-        watch = _Watch()
+        watch, opened, before = _Watch(), trio.current_time(), cursor.events
         outcome = await _once(exchange, method, flight, deliver, cursor, watch)
         if outcome is not None:
             return outcome if outcome.fate is not Fate.UNKNOWN or outcome.session_gone else cut
-        fruitless = 0 if watch.heard else fruitless + 1
+        lasted = watch.heard and trio.current_time() - opened >= SETTLED_SECONDS
+        fruitless = 0 if lasted or cursor.events > before else fruitless + 1
     return cut
 
 
@@ -132,6 +141,8 @@ async def _once(
         if response.status in (408, 409, 425, 429) or response.status >= 500:
             return None
         return Outcome(Fate.UNKNOWN, evidence=evidence)
+    except Unreadable:
+        return Outcome(Fate.UNKNOWN)
     except WireError:
         return None
     finally:

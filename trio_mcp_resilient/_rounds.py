@@ -12,10 +12,12 @@ from typing import TypeVar
 import trio
 from mcp.client import ClientRequestContext, ClientSession, InputRequiredRoundsExceededError
 from mcp.shared.exceptions import MCPError
-from mcp_types import ErrorData, InputRequest, InputRequiredResult, InputResponses
+from mcp_types import INTERNAL_ERROR, ErrorData, InputRequest, InputRequiredResult, InputResponses
 
 from trio_mcp_resilient._nursery import open_hidden_nursery
 
+MAX_QUESTIONS = 100
+"""How many things a server may ask for in one round; each runs a callback of the application's."""
 PAUSE = 0.05
 MAX_PAUSE = 0.25
 """Seconds between rounds in which the server asks nothing but patience: the SDK's own waits."""
@@ -51,6 +53,8 @@ async def in_rounds(session: ClientSession, make: Round[Final], max_rounds: int)
 
 async def _answers(session: ClientSession, requests: dict[str, InputRequest]) -> InputResponses:
     """Ask the application's callbacks, all at once; the first refusal ends the others."""
+    if len(requests) > MAX_QUESTIONS:
+        raise MCPError(INTERNAL_ERROR, f"the server asked for more than {MAX_QUESTIONS} things at once")
     answers: InputResponses = {}
     refusals: list[ErrorData] = []
     done = trio.Event()

@@ -17,12 +17,17 @@ import anyio
 import trio
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, JSONRPCNotification
+from pydantic_core import to_json
+
+from trio_mcp_resilient._inbound import is_milestone
 
 logger = logging.getLogger("trio_mcp_resilient")
 
 MAX_UNREAD = 1024
-"""Notifications that wait to be read; more are dropped, so that a server cannot make the client
-grow. Whatever else is put is one message for each call or handler, and those are bounded."""
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+"""Notifications that wait to be read, and how large they may be together; more are dropped, so that
+a server cannot make the client grow. Whatever else is put is one message for each call or handler,
+and those are bounded."""
 
 
 class _Stream:
@@ -55,18 +60,25 @@ class ReadStream(_Stream):
     """What the SDK's session reads: messages in the order they were put."""
 
     def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[tuple[Context, JSONRPCMessage]](math.inf)
+        self._send, self._receive = trio.open_memory_channel[tuple[Context, JSONRPCMessage, int]](math.inf)
+        self._bytes = 0
+        self._dropped = 0
         self.last_context: Context | None = None
         """The context in which the message read last was put: the session handles it in that one."""
 
     def put(self, message: JSONRPCMessage) -> None:
         """Hand over a message, without waiting; it is dropped if nobody reads any more."""
-        unread = self._send.statistics().current_buffer_used
-        if isinstance(message, JSONRPCNotification) and unread >= MAX_UNREAD:
-            logger.warning("%d messages wait to be read: %s was dropped", unread, message.method)
-            return
+        unread, size = self._send.statistics().current_buffer_used, 0
+        if isinstance(message, JSONRPCNotification) and unread:
+            size = len(to_json(message.params))
+            if unread >= MAX_UNREAD or self._bytes + size > MAX_UNREAD_BYTES:
+                self._dropped += 1
+                if is_milestone(self._dropped):
+                    logger.warning("%d notifications dropped, for nobody reads them", self._dropped)
+                return
         try:
-            self._send.send_nowait((copy_context(), message))
+            self._send.send_nowait((copy_context(), message, size))
+            self._bytes += size
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("dropped a message: the session that read it is closed")
 
@@ -82,11 +94,12 @@ class ReadStream(_Stream):
     async def receive(self) -> SessionMessage:
         """Wait for the next message. Raises `anyio.EndOfStream` after the last."""
         try:
-            self.last_context, message = await self._receive.receive()
+            self.last_context, message, size = await self._receive.receive()
         except trio.EndOfChannel:
             raise anyio.EndOfStream from None
         except trio.ClosedResourceError:
             raise anyio.ClosedResourceError from None
+        self._bytes -= size
         return SessionMessage(message)
 
     def __aiter__(self) -> Self:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2s
+from typing import Any, cast
+
+MIN_QUOTED = 8
+"""How long a secret is at least that is looked for in the words of others."""
 
 
 def fingerprint(secret: str) -> str:
@@ -35,3 +39,36 @@ _SECRETS = re.compile(
 def redact(text: str) -> str:
     """Return `text` with everything that looks like an id or a token replaced by an ellipsis."""
     return _SECRETS.sub(lambda match: f"{match['announced'] or ''}…", text)
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return somebody else's words on one printable line without secrets, fit for errors and logs.
+
+    Args:
+        limit: the most characters to return.
+    """
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    # One space at most in a row: the patterns try every way to divide a longer one. And redacted
+    # before it is cut, lest the first half of a secret look like a word.
+    line = redact(" ".join(printable.split()))
+    return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+
+
+def without(secret: str, value: Any) -> Any:
+    """Return a JSON value with `secret` replaced by its fingerprint, wherever a text quotes it.
+
+    Args:
+        secret: shorter than `MIN_QUOTED` it is left alone: it may be part of any word.
+    """
+    return value if len(secret) < MIN_QUOTED else _without(secret, fingerprint(secret), value)
+
+
+def _without(secret: str, shown: str, value: object) -> object:
+    if isinstance(value, str):
+        return value.replace(secret, shown)
+    if isinstance(value, list):
+        return [_without(secret, shown, item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        return {key.replace(secret, shown): _without(secret, shown, item) for key, item in members.items()}
+    return value

@@ -28,6 +28,9 @@ JSON_TYPE = (b"content-type", b"application/json")
 ANSWER_TYPES = (b"accept", b"application/json, text/event-stream")
 STREAM_TYPE = (b"accept", b"text/event-stream")
 
+MAX_SESSION_ID_BYTES = 4096
+"""The longest session id that is accepted; it goes into every request, and some are sealed tokens."""
+
 INITIALIZE_HEADERS: RawHeaders = (ANSWER_TYPES, JSON_TYPE)
 """An `initialize` carries no session id, above all not the lost one: every stateful server
 refuses it, or worse, brings the dead session's id back."""
@@ -75,6 +78,8 @@ class Session:
         raw_id = next((value for name, value in headers if name == SESSION_HEADER), None)
         if raw_id is not None and not (raw_id and all(0x21 <= byte <= 0x7E for byte in raw_id)):
             raise UnusableHandshake("the server gave a session id that is not visible ASCII")
+        if raw_id is not None and len(raw_id) > MAX_SESSION_ID_BYTES:
+            raise UnusableHandshake(f"the server gave a session id of more than {MAX_SESSION_ID_BYTES} bytes")
         carried = [(VERSION_HEADER, version.encode("ascii"))]
         if raw_id is not None:
             carried.append((SESSION_HEADER, raw_id))

@@ -29,6 +29,7 @@ from mcp.client.subscriptions import Subscription as Stream
 from mcp.shared.exceptions import MCPError
 
 from trio_mcp_resilient._listening import REOPEN, SETTLED_SECONDS
+from trio_mcp_resilient._secrets import one_line
 
 logger = logging.getLogger("trio_mcp_resilient")
 
@@ -139,7 +140,7 @@ class Subscription:
         if trio.current_time() - self._opened >= SETTLED_SECONDS:
             self._fruitless = 0
         self._fruitless += 1
-        logger.info("a subscription ended: %s", error)
+        logger.info("a subscription ended: %s", one_line(str(error)))
         if self._fruitless > FRUITLESS:
             raise error
 

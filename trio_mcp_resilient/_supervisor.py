@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 import trio
 
@@ -42,6 +43,9 @@ FLAPPING_HINT = (
     "sessions do not survive between requests; the endpoint may be load-balanced without stickiness"
 )
 
+in_background: ContextVar[bool] = ContextVar("in_background", default=False)
+"""Whether the caller is work that each new session causes, so that it must not cause another one."""
+
 logger = logging.getLogger("trio_mcp_resilient")
 
 
@@ -50,6 +54,8 @@ class Series:
 
     def __init__(self) -> None:
         self.done = trio.Event()
+        self.urgent = trio.Event()
+        """Set once a call waits for it."""
         self.attempts = 0
         self.errors: list[Exception] = []
         self.failure: ResilientError | None = None
@@ -137,6 +143,8 @@ class Supervisor:
                 if self._current is not None:
                     return self._current
                 series = self._series or self._begin()
+                if not in_background.get():
+                    series.urgent.set()
                 await series.done.wait()
                 if series.failure is not None:
                     raise twin(series.failure)
@@ -195,6 +203,7 @@ class Supervisor:
                     await self._recover(nursery, self._series)
 
     async def _recover(self, nursery: trio.Nursery, series: Series) -> None:
+        await self._pace(series)
         while True:
             series.attempts += 1
             pause = 0.0
@@ -213,6 +222,17 @@ class Supervisor:
                 self._fails(series, None)
                 return
             await trio.sleep(max(pause, self._backoff.delay(series.attempts, random.random)))
+
+    async def _pace(self, series: Series) -> None:
+        """Wait, if sessions are lost faster than accidents happen, until a call wants the next one.
+
+        A server that refuses the GET stream of every session, as one behind a balancer without
+        stickiness does, would otherwise be given new ones as fast as the network allows. Calls
+        do not wait: each makes two sessions at most.
+        """
+        if self.is_flapping and self._doubted is None and not series.urgent.is_set():
+            with trio.move_on_at(self._losses[0] + FLAPPING_SECONDS):
+                await series.urgent.wait()
 
     async def _attempt(self, nursery: trio.Nursery) -> Generation:
         """Make one attempt: ask the session that is in doubt, or make another."""
