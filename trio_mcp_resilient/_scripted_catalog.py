@@ -61,27 +61,40 @@ class ToolContext:
         """Send a notification on the request's own stream."""
         self._stream.send({"jsonrpc": "2.0", "method": method, "params": params or {}})
 
-    async def request(self, method: str, params: Message | None = None) -> Any:
+    @property
+    def responses(self) -> Message:
+        """What the client answers to an `InputRequired` that you raised, by your keys; empty before."""
+        return {} if self._inputs is None else self._inputs.responses
+
+    async def request(self, method: str, params: Message | None = None, *, key: str | None = None) -> Any:
         """Ask the client something on the request's own stream, and return its result.
 
         Without sessions (2026-07-28) nothing can be asked so. The run ends there by a result that says what
         is missing, and the client comes again with it: the handler then runs from its first line, and
         this returns at once. So such a handler is executed once more than it asks.
 
+        Args:
+            method: `sampling/createMessage`, `elicitation/create`, `roots/list` or another.
+            params: its parameters.
+            key: without sessions, what the client is to call its answer; None for a counted name.
+
         Raises:
             RpcError: the client refused, or the session ended first.
         """
         if self._inputs is not None:
             await trio.lowlevel.checkpoint()
-            return self._inputs.ask(method, params)
+            return self._inputs.ask(method, params, key)
         return await self.session.ask(self._stream, method, params)
 
     def close_stream(self) -> None:
-        """End the connection cleanly after what was said so far, and go on: the client can only resume."""
+        """End the connection cleanly after what was said so far, and go on: the client can only resume.
+
+        Without sessions there is no resuming, and an end of the connection is the end of the run.
+        """
         self._stream.detach()
 
     def cut(self) -> None:
-        """Reset the connection after what was said so far, and go on."""
+        """Reset the connection after what was said so far, and go on, except without sessions."""
         self._cut()
 
 

@@ -51,17 +51,17 @@ class Inputs:
         self._capabilities = capabilities
         self._asked = 0
 
-    def ask(self, method: str, params: Message | None) -> Any:
-        """Return the client's answer to the next question of the run.
+    def ask(self, method: str, params: Message | None, key: str | None) -> Any:
+        """Return the client's answer to the next question of the run, asked by this key or a counted one.
 
         Raises:
             InputRequired: it has not been asked yet, or did not answer.
             RpcError: the client is not capable of it, or the state is not one of this server's.
         """
         self._asked += 1
-        key = f"input-{self._asked}"
+        key = key or f"input-{self._asked}"
         answers = {**self._opened(), **self.responses}
-        if key in answers:
+        if isinstance(answers.get(key), Mapping):
             return answers[key]
         needed = CAPABILITY.get(method)
         if needed is not None and needed not in self._capabilities:

@@ -34,6 +34,7 @@ from trio_mcp_resilient._scripted_inputs import InputRequired, Inputs
 from trio_mcp_resilient._scripted_records import SeenRequest
 from trio_mcp_resilient._scripted_runs import Runs
 from trio_mcp_resilient._scripted_session import Carrier, EventStream, Message, RpcError, ScriptedSession
+from trio_mcp_resilient._scripted_sessions import PROTOCOL_VERSIONS
 from trio_mcp_resilient._scripted_subscriptions import Subscriptions
 
 LISTEN = "subscriptions/listen"
@@ -48,7 +49,7 @@ CACHED = (
     "prompts/list",
 )
 """Methods whose results say how long they may be kept."""
-PING = b": ping\r\n\r\n"
+PING = b": ping\n\n"
 
 
 class Modern(Subscriptions, Catalog, Runs):
@@ -64,7 +65,8 @@ class Modern(Subscriptions, Catalog, Runs):
         """Answer POSTs by JSON instead of an event stream. What is said about them goes to the GET stream,
         or, where there is none, nowhere."""
         self.sse_after: float = 15.0
-        """Without sessions: seconds without a word after which an answer becomes an event stream."""
+        """Without sessions: seconds without a word after which an answer becomes an event stream; with 0
+        every answer is one."""
         self.ping_interval: float = 15.0
         """Without sessions: seconds of silence on an event stream after which a comment is sent."""
         self.says_result_type = True
@@ -81,25 +83,35 @@ class Modern(Subscriptions, Catalog, Runs):
 
     async def _post_modern(self, answer: Answer, seen: SeenRequest) -> None:
         if seen.session_id is not None:
-            self.client_faults["session id"] += 1
+            self._client_fault("session id", seen)
         if seen.rpc_method is None or ("id" in seen.message and seen.rpc_id is None):
-            self.client_faults["response"] += 1
+            self._client_fault("response", seen)
             message = "Body must be a single JSON-RPC request or notification object"
             await answer.reply(rpc_reply(400, -32600, message))
         elif seen.rpc_id is None:
-            self.client_faults["notification"] += 1
+            self._client_fault("notification", seen)
             rejection = unsupported(seen.protocol_version, self.modern_versions)
             await answer.reply(Reply(202) if rejection is None else rejection.reply(seen))
         elif (rejection := self._rejection(seen)) is not None:
             if rejection.what != "version":
-                self.client_faults[rejection.what] += 1
+                self._client_fault(rejection.what, seen)
             await answer.reply(rejection.reply(seen))
         else:
             await self._request_modern(answer, seen)
 
+    def _client_fault(self, what: str, seen: SeenRequest) -> None:
+        # Who still speaks a version with sessions has not learnt of a redeploy, and does no wrong.
+        if seen.protocol_version not in PROTOCOL_VERSIONS:
+            self.client_faults[what] += 1
+
     def _rejection(self, seen: SeenRequest) -> Rejection | None:
-        if seen.rpc_method == "initialize" and seen.protocol_version not in self.modern_versions:
-            # The first words of a client of the other era: it is told what is spoken here.
+        if CAPABILITIES_KEY not in meta_of(seen) and seen.protocol_version not in (
+            None,
+            *self.modern_versions,
+        ):
+            # A client of the versions with sessions: the specification has it told what is spoken here.
+            return unsupported(seen.protocol_version, self.modern_versions)
+        if seen.rpc_method == "initialize" and seen.protocol_version is None:
             return unsupported(seen.params.get("protocolVersion"), self.modern_versions)
         listed: Message = self._tools.get(str(seen.tool), {})
         return reject(seen, self.modern_versions, listed.get("inputSchema") or {})
@@ -163,15 +175,15 @@ class Modern(Subscriptions, Catalog, Runs):
         return {**result, "_meta": {SERVER_INFO_KEY: self.info, **meta}}
 
     async def _answer_modern(self, answer: Answer, stream: EventStream, carrier: Carrier) -> None:
-        waits = self.json_mode or answer.waits_for_the_run
         # A subscription runs until it is ended, so nothing can wait for that.
-        if waits and answer.seen.rpc_method != LISTEN:
+        waits = answer.seen.rpc_method != LISTEN and (self.json_mode or answer.waits_for_the_run)
+        if waits:
             await stream.finished()
-        else:
+        elif self.sse_after > 0:
             with trio.move_on_after(self.sse_after):
                 await carrier.ready()
         first = stream.events[0].message if stream.events and stream.events[0].last else None
-        if first is None:
+        if first is None or (self.sse_after <= 0 and not self.json_mode):
             await self._carry_modern(answer, carrier)
         else:
             error: Mapping[str, Any] = first.get("error") or {}

@@ -30,6 +30,8 @@ class Subscription:
         """The JSON-RPC id of the request, with which all that it hears is stamped."""
         self.notifications = honoured
         """What was asked for and is honoured."""
+        self.open: bool = True
+        """False once the server has ended it or the client has left."""
         self.ending = trio.Event()
         self._stream = stream
         self._disconnect = disconnect
@@ -39,6 +41,8 @@ class Subscription:
 
     def tell(self, method: str, params: Message | None = None) -> bool:
         """Send a notification, stamped, wanted or not; return whether anybody hears it."""
+        if not self.open:
+            return False
         stamped = {**(params or {}), "_meta": {SUBSCRIPTION_KEY: self.id}}
         return self._stream.send({"jsonrpc": "2.0", "method": method, "params": stamped})
 
@@ -48,12 +52,17 @@ class Subscription:
             return params.get("uri") in self.notifications.get(RESOURCES, ())
         return any(LISTS.get(kind) == method for kind in self.notifications)
 
-    def end(self) -> None:
-        """End it properly, by a result."""
-        self.ending.set()
+    def end(self, *, result: bool = True) -> None:
+        """End it: by its result, as a server does on purpose, or cleanly but without one."""
+        self.open = False
+        if result:
+            self.ending.set()
+        else:
+            self._stream.detach()
 
     def cut(self) -> None:
         """Reset its connection."""
+        self.open = False
         self._disconnect()
 
 
@@ -62,11 +71,15 @@ class Subscriptions(Sessions):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.subscriptions: list[Subscription] = []
-        """The open subscriptions, oldest first."""
+        self._subscriptions: list[Subscription] = []
         self.honoured: Collection[str] = (*LISTS, RESOURCES)
         """Which kinds of subscription are honoured; the others are left out of the acknowledgement."""
         self._subscribed = trio.Event()
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """The open subscriptions, oldest first."""
+        return [subscription for subscription in self._subscriptions if subscription.open]
 
     async def subscribed(self, count: int = 1) -> Subscription:
         """Wait until that many subscriptions are open at once, and return the newest."""
@@ -76,7 +89,7 @@ class Subscriptions(Sessions):
         return self.subscriptions[-1]
 
     def end_subscriptions(self) -> None:
-        """End all subscriptions properly, each by its result."""
+        """End all subscriptions, each by its result."""
         for subscription in self.subscriptions:
             subscription.end()
 
@@ -117,12 +130,13 @@ class Subscriptions(Sessions):
     async def _listen(self, subscription: Subscription) -> Message:
         """Serve a subscription until it is ended, and return its result."""
         said = {"notifications": subscription.notifications}
-        self.subscriptions.append(subscription)
+        self._subscriptions.append(subscription)
         try:
             subscription.tell("notifications/subscriptions/acknowledged", said)
             self._subscribed.set()
             self._subscribed = trio.Event()
             await subscription.ending.wait()
         finally:
-            self.subscriptions.remove(subscription)
+            subscription.open = False
+            self._subscriptions.remove(subscription)
         return {"_meta": {SUBSCRIPTION_KEY: subscription.id}}

@@ -6,37 +6,71 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
+from offered_modern import offer_what_needs_no_session
 
 from trio_mcp_resilient.testing import ScriptedServer, ToolContext
 
-VERSION = "2025-11-25"
-
-SCENARIOS = (
-    "server-initialize",
-    "server-session-lifecycle",
-    "server-sse-multiple-streams",
-    "server-sse-polling",
-    "dns-rebinding-protection",
-    "ping",
-    "logging-set-level",
-    "completion-complete",
-    "tools-list",
-    "tools-call-simple-text",
-    "tools-call-error",
-    "tools-call-with-logging",
-    "tools-call-with-progress",
-    "tools-call-sampling",
-    "tools-call-elicitation",
-    "resources-list",
-    "resources-read-text",
-    "resources-subscribe",
-    "resources-unsubscribe",
-    "prompts-list",
-    "prompts-get-simple",
-    "prompts-get-with-args",
-)
-"""All that is about how a server behaves. What is left out asks for content of every type, which
-would test the lines that write it down here and nothing of the server."""
+SCENARIOS = {
+    "2025-11-25": (
+        "server-initialize",
+        "server-session-lifecycle",
+        "server-sse-multiple-streams",
+        "server-sse-polling",
+        "dns-rebinding-protection",
+        "ping",
+        "logging-set-level",
+        "completion-complete",
+        "tools-list",
+        "tools-call-simple-text",
+        "tools-call-error",
+        "tools-call-with-logging",
+        "tools-call-with-progress",
+        "tools-call-sampling",
+        "tools-call-elicitation",
+        "resources-list",
+        "resources-read-text",
+        "resources-subscribe",
+        "resources-unsubscribe",
+        "prompts-list",
+        "prompts-get-simple",
+        "prompts-get-with-args",
+    ),
+    "2026-07-28": (
+        "server-stateless",
+        "http-header-validation",
+        "http-custom-header-server-validation",
+        "caching",
+        "sep-2164-resource-not-found",
+        "dns-rebinding-protection",
+        "server-sse-multiple-streams",
+        "completion-complete",
+        "tools-list",
+        "tools-call-simple-text",
+        "tools-call-error",
+        "tools-call-with-progress",
+        "resources-list",
+        "resources-read-text",
+        "prompts-list",
+        "prompts-get-simple",
+        "prompts-get-with-args",
+        "input-required-result-basic-elicitation",
+        "input-required-result-basic-sampling",
+        "input-required-result-basic-list-roots",
+        "input-required-result-request-state",
+        "input-required-result-multiple-input-requests",
+        "input-required-result-multi-round",
+        "input-required-result-missing-input-response",
+        "input-required-result-non-tool-request",
+        "input-required-result-result-type",
+        "input-required-result-unsupported-methods",
+        "input-required-result-tampered-state",
+        "input-required-result-capability-check",
+        "input-required-result-ignore-extra-params",
+        "input-required-result-validate-input",
+    ),
+}
+"""All that is about how a server behaves, by version. What is left out asks for content of every type,
+which would test the lines that write it down here and nothing of the server."""
 
 PAUSE = 0.05
 """Seconds between two messages, as the suite's description of its tools asks for."""
@@ -53,6 +87,7 @@ def offer_everything(server: ScriptedServer) -> None:
     server.resource("test://watched-resource", "watched", description="A text to subscribe to.")
     server.prompt("test_simple_prompt", "simple", description="A prompt.")
     server.prompt("test_prompt_with_arguments", "'{arg1}' and '{arg2}'", description="A prompt of two.")
+    offer_what_needs_no_session(server)
 
 
 def simple_text() -> str:

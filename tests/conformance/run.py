@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from offered import SCENARIOS, VERSION, offer_everything
+from offered import SCENARIOS, offer_everything
 from suite import Result, Scenario, Suite
 
 from trio_mcp_resilient.testing import open_scripted_server
@@ -37,8 +37,8 @@ def expected_failures() -> set[Scenario]:
 
 async def all_scenarios(suite: Suite) -> list[Scenario]:
     clients = [one for one in await suite.scenarios("client") if not one.name.startswith(UNTOLD)]
-    servers = [one for one in await suite.scenarios("server") if one.version == VERSION]
-    wanted = [Scenario("server", VERSION, name) for name in SCENARIOS]
+    servers = await suite.scenarios("server")
+    wanted = [Scenario("server", version, name) for version, names in SCENARIOS.items() for name in names]
     if unknown := set(wanted) - set(servers):
         raise RuntimeError(f"the suite does not have {sorted(map(str, unknown))}")
     return sorted(clients) + wanted
@@ -47,7 +47,7 @@ async def all_scenarios(suite: Suite) -> list[Scenario]:
 @asynccontextmanager
 async def served() -> AsyncGenerator[str, None]:
     """Serve the scripted server on loopback and yield its URL."""
-    async with open_scripted_server("conformance") as server:
+    async with open_scripted_server("conformance", era="both") as server:
         offer_everything(server)
         yield f"http://127.0.0.1:{await server.serve_tcp()}/mcp"
 
