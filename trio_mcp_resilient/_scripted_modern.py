@@ -100,16 +100,16 @@ class Modern(Subscriptions, Catalog, Runs):
             await self._request_modern(answer, seen)
 
     def _client_fault(self, what: str, seen: SeenRequest) -> None:
-        # Who still speaks a version with sessions has not learnt of a redeploy, and does no wrong.
-        if seen.protocol_version not in PROTOCOL_VERSIONS:
+        # Who has not learnt of a redeploy does no wrong.
+        if not self._speaks_with_sessions(seen):
             self.client_faults[what] += 1
 
+    def _speaks_with_sessions(self, seen: SeenRequest) -> bool:
+        return CAPABILITIES_KEY not in meta_of(seen) and seen.protocol_version in PROTOCOL_VERSIONS
+
     def _rejection(self, seen: SeenRequest) -> Rejection | None:
-        if CAPABILITIES_KEY not in meta_of(seen) and seen.protocol_version not in (
-            None,
-            *self.modern_versions,
-        ):
-            # A client of the versions with sessions: the specification has it told what is spoken here.
+        if self._speaks_with_sessions(seen):
+            # The specification has it told what is spoken here, before anything else is looked at.
             return unsupported(seen.protocol_version, self.modern_versions)
         if seen.rpc_method == "initialize" and seen.protocol_version is None:
             return unsupported(seen.params.get("protocolVersion"), self.modern_versions)
