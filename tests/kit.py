@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import mcp
 import mcp_types as types
@@ -12,6 +12,8 @@ import trio
 
 from trio_mcp_resilient import Backoff, Client, Event, open_client, resilient_transport
 from trio_mcp_resilient.testing import ScriptedServer, open_scripted_server
+
+Era = Literal["legacy", "modern", "both"]
 
 STEADY = Backoff(first=1, factor=2, cap=8, jitter=0, attempts=5)
 """Waits of 1, 2, 4 and 8 s: a schedule that a test can count on."""
@@ -32,11 +34,13 @@ async def open_server(**options: Any) -> AsyncGenerator[ScriptedServer, None]:
 
 
 @asynccontextmanager
-async def open_pair(**options: Any) -> AsyncGenerator[tuple[ScriptedServer, Client], None]:
+async def open_pair(
+    era: Era = "legacy", **options: Any
+) -> AsyncGenerator[tuple[ScriptedServer, Client], None]:
     """A server, and a client of it that is ready, of the era of sessions unless it is told otherwise."""
     options.setdefault("backoff", STEADY)
-    options.setdefault("mode", "legacy")
-    async with open_server() as server:
+    options.setdefault("mode", "legacy" if era == "legacy" else "auto")
+    async with open_server(era=era) as server:
         async with open_client(server.url, connect=server.connect, **options) as client:
             yield server, client
 

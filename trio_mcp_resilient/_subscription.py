@@ -136,9 +136,9 @@ class Subscription:
 
     async def _ended(self, error: Exception) -> None:
         """Let go of a stream that ended; believe it once it has ended too often."""
-        await self.aclose()
-        if trio.current_time() - self._opened >= SETTLED_SECONDS:
+        if self._stream is not None and trio.current_time() - self._opened >= SETTLED_SECONDS:
             self._fruitless = 0
+        await self.aclose()
         self._fruitless += 1
         logger.info("a subscription ended: %s", one_line(str(error)))
         if self._fruitless > FRUITLESS:
