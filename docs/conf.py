@@ -41,12 +41,15 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(collections|contextlib|enum|logging|ssl|typing|types|trio|httpx|mcp|mcp_types|anyio|h11|opentelemetry|pydantic)\..*",
+        r"(collections|contextlib|enum|logging|ssl|typing|types|trio|httpx2?|mcp|mcp_types|anyio|h11|opentelemetry|pydantic)\..*",
     ),
     # What the scripted server keeps for itself, seen in passing on its records.
     (r"py:class", r"trio_mcp_resilient\._scripted_.*"),
     # Sphinx shows some annotations as they are spelled in the source.
-    (r"py:class", r"(types|ssl|httpx|trio)\..*|.*FnT|RequestParamsMeta|Mapping|Callable|AsyncGenerator"),
+    (
+        r"py:class",
+        r"(types|ssl|httpx|httpx2|trio)\..*|.*FnT|RequestParamsMeta|Mapping|Callable|AsyncGenerator",
+    ),
     (r"py:class", r"Body|When|Point|How"),
 ]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import httpx
+import httpx2
 import trio
 
 from trio_mcp_resilient._dial import Connect
@@ -27,9 +27,6 @@ from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import Supervisor
-
-if TYPE_CHECKING:
-    import httpx2
 
 
 @dataclass(frozen=True)

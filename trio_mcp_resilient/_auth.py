@@ -11,17 +11,15 @@ told of the answer.
 
 from __future__ import annotations
 
-import sys
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import httpx2
 
 from trio_mcp_resilient._auth_flow import Answer, Badge, Run, Send, read_challenge, with_badge
 from trio_mcp_resilient._detector import Verdict, classify
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._wire import Outgoing, Response
-
-if TYPE_CHECKING:
-    import httpx2
 
 ROUNDS = 3
 """How often one request may be challenged: once with credentials that others have renewed
@@ -50,7 +48,7 @@ class Credentials(Protocol):
         ...
 
 
-def credentials(auth: httpx2.Auth, patience: Patience) -> Credentials:
+def credentials(auth: object, patience: Patience) -> Credentials:
     """Return what drives an `httpx2.Auth`.
 
     Args:
@@ -59,11 +57,10 @@ def credentials(auth: httpx2.Auth, patience: Patience) -> Credentials:
     Raises:
         TypeError: if it is anything else.
     """
-    # Where the module was never imported, nothing can be an instance of its classes.
-    module = sys.modules.get("httpx2")
-    if module is None or not isinstance(auth, module.Auth):
+    if not isinstance(auth, httpx2.Auth):
         kind = type(auth).__name__
         raise TypeError(f"auth is an httpx.Auth or a provider of the SDK's (an httpx2.Auth), not a {kind}")
+    # Unlike httpx2 itself, importing the rest of the SDK has not imported these.
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+import httpx2
 import trio
 
 from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._secrets import redact
 from trio_mcp_resilient._wire import HookFailed, Outgoing, RawHeaders, Response, Stage, WireError
-
-if TYPE_CHECKING:
-    import httpx2
 
 CHALLENGE_BYTES = 64 * 1024
 CHALLENGE_SECONDS = 5.0
@@ -40,8 +37,6 @@ class Run:
     """One run of a flow: sends what it asks for, and stops where it wants the given request sent."""
 
     def __init__(self, auth: httpx2.Auth, outgoing: Outgoing, fetch: Send, patience: Patience) -> None:
-        import httpx2
-
         url = outgoing.endpoint.url
         self._request = httpx2.Request(
             outgoing.method, url, headers=list(outgoing.headers), content=outgoing.body
@@ -142,8 +137,6 @@ class Answer:
 
     def told(self, request: httpx2.Request) -> httpx2.Response:
         """Return it in httpx2's words."""
-        import httpx2
-
         # The body is as it will be read: its length and encoding on the wire say nothing of it.
         dropped = (b"content-encoding", b"content-length", b"transfer-encoding")
         headers = [field for field in self.headers if field[0] not in dropped]

@@ -15,10 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
+import httpx2
 import trio
 
 from trio_mcp_resilient._auth import Credentials, credentials
@@ -41,9 +41,6 @@ from trio_mcp_resilient._wire import (
     Wire,
     WireError,
 )
-
-if TYPE_CHECKING:
-    import httpx2
 
 ENDING_GRACE = 0.02
 """How long an answer that is no longer wanted may take to end, in seconds."""

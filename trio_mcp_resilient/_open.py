@@ -7,9 +7,9 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import httpx
+import httpx2
 import mcp_types as types
 import trio
 from mcp.client.session import (
@@ -37,9 +37,6 @@ from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._supervisor import in_background
-
-if TYPE_CHECKING:
-    import httpx2
 
 logger = logging.getLogger("trio_mcp_resilient")
 

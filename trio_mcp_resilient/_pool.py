@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, Unpack, final
+from typing import Literal, Unpack, final
 
 import httpx
+import httpx2
 import trio
 
 from trio_mcp_resilient._client import Client
@@ -20,9 +21,6 @@ from trio_mcp_resilient._pool_keys import IdentityHook, Keyring, merged
 from trio_mcp_resilient._pool_options import ClientOptions
 from trio_mcp_resilient._pool_slots import Limits
 from trio_mcp_resilient._pool_statistics import PoolStatistics
-
-if TYPE_CHECKING:
-    import httpx2
 
 
 @final

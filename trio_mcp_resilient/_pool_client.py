@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import httpx
+import httpx2
 import trio
 
 from trio_mcp_resilient._client import Client, counters_of
@@ -18,9 +19,6 @@ from trio_mcp_resilient._pool_events import ClientEvent, Closing, PoolEvent
 from trio_mcp_resilient._pool_keys import Key
 from trio_mcp_resilient._pool_options import ClientOptions
 from trio_mcp_resilient._pool_slots import Slot
-
-if TYPE_CHECKING:
-    import httpx2
 
 CLOSE_TIMEOUT = 2.0
 """What `open_client` takes if it is not told."""

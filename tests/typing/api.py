@@ -10,9 +10,11 @@ import ssl
 from typing import assert_never, assert_type
 
 import httpx
+import httpx2
 import mcp
 import mcp_types
 import trio
+from mcp.client.auth import OAuthClientProvider
 from mcp.client.session import SamplingFnT
 
 import trio_mcp_resilient
@@ -219,10 +221,18 @@ async def uses_the_transport_alone() -> None:
         assert_type(await client.get("http://localhost/"), httpx.Response)
 
 
+async def logs_in_as_the_sdk_does(provider: OAuthClientProvider, other: httpx2.BasicAuth) -> None:
+    async with open_client("http://localhost/mcp", auth=provider) as client:
+        assert_type(client, Client)
+    async with open_client("http://localhost/mcp", auth=other) as client:
+        assert_type(client, Client)
+
+
 async def is_told_when_wrong(client: Client) -> None:
     open_client()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     open_client("http://localhost/mcp", {"x-tenant": "blue"})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     open_client("http://localhost/mcp", retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    open_client("http://localhost/mcp", auth="token")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     open_client("http://localhost/mcp", on_event=connect)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.call_tool(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.generation = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
