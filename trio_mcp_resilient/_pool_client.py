@@ -102,9 +102,8 @@ class PooledClient(Slot):
         """
         self._over.set()
         if self.client is None:
-            self._scope.deadline = trio.current_time() + self._asked.options.get(
-                "close_timeout", CLOSE_TIMEOUT
-            )
+            patience = self._asked.options.get("close_timeout", CLOSE_TIMEOUT)
+            self._scope.deadline = trio.current_time() + patience
         self._owner.closing(self, reason)
 
     def stop(self) -> None:

@@ -44,6 +44,7 @@ class Plan:
     clients: tuple[int, ...]
     sdk_clients: tuple[int, ...]
     in_flight: int
+    pooled: tuple[int, ...]
     imports: int
 
 
@@ -56,6 +57,7 @@ FULL = Plan(
     clients=(1, 100, 1000),
     sdk_clients=(1, 100),
     in_flight=1000,
+    pooled=(100, 1000, 10_000),
     imports=5,
 )
 QUICK = Plan(
@@ -67,6 +69,7 @@ QUICK = Plan(
     clients=(1, 50),
     sdk_clients=(1, 10),
     in_flight=100,
+    pooled=(10, 100),
     imports=2,
 )
 SDK_IN_FLIGHT = 90
@@ -181,6 +184,15 @@ class Bench:
                 found[f"in flight {name} {calls}"] = once("footprint", "--in-flight", name, url, str(calls))
         return found
 
+    def pool(self) -> dict[str, Any]:
+        """Pools of ever more clients, whose server is in the same process or on loopback."""
+        found = {"memory": once("pool", "memory", joined(self.plan.pooled))}
+        # Each client has one connection.
+        sizes = tuple(size for size in self.plan.pooled if size < self._files - SPARE_FILES)
+        with server("json") as url:
+            found["loopback"] = once("pool", url, joined(sizes))
+        return found
+
     def imports(self) -> dict[str, float]:
         """What importing the package adds, with compiled modules at hand."""
         cases = {
@@ -206,6 +218,7 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "rescue": Bench.rescue,
     "losses": Bench.losses,
     "memory": Bench.memory,
+    "pool": Bench.pool,
     "imports": Bench.imports,
 }
 """In the order in which they run."""

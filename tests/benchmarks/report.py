@@ -161,6 +161,35 @@ def memory_table(found: Found) -> str:
     return table(["what", "client", "KiB each"], rows)
 
 
+def pool_table(found: Found) -> str:
+    """Pools of clients."""
+    rows = [
+        [
+            where,
+            size,
+            f"{each['kib']:.1f}",
+            f"{each['open_us'] / 1000:.2f}",
+            f"{each['lease_us']:.1f}",
+            f"{pool['close_us'] / 1000:.2f}" if size == list(pool["sizes"])[-1] else "",
+        ]
+        for where, pool in found["pool"].items()
+        for size, each in pool["sizes"].items()
+    ]
+    head = [
+        "server",
+        "clients",
+        "KiB each",
+        "CPU ms to open each and call once",
+        "CPU us per lease of an open one",
+        "CPU ms to close each",
+    ]
+    lead = (
+        "The server in memory is in the same process, so its figures are those of both ends. Clients "
+        "have no standalone stream, so each has one connection."
+    )
+    return f"{lead}\n\n{table(head, rows)}"
+
+
 def imports_table(found: Found) -> str:
     """Import times."""
     return table(["import", "ms"], [[name, f"{1e3 * each:.0f}"] for name, each in found["imports"].items()])
@@ -173,6 +202,7 @@ SECTIONS: list[tuple[str, str, Callable[[Found], str]]] = [
     ("thousand", "1000 calls that lose one session", thousand_table),
     ("losses", "Losses in sequence", losses_table),
     ("memory", "Memory", memory_table),
+    ("pool", "Pools of clients", pool_table),
     ("imports", "Import time", imports_table),
 ]
 
@@ -217,6 +247,11 @@ def goals(found: Found) -> list[Goal]:
         for scheme in ("http", "https"):
             title = f"KiB of an idle {scheme} client beyond the first"
             reached.append(Goal(title, 50, each_kib(found["memory"][f"{scheme} ours"])))
+    if "pool" in found:
+        sizes = found["pool"]["loopback"]["sizes"]
+        first, *_, last = sizes
+        title = f"CPU of a lease in a pool of {last} over one of {first}"
+        reached.append(Goal(title, 1.2, sizes[last]["lease_us"] / sizes[first]["lease_us"]))
     if "imports" in found:
         title = "ms to import the package after `import mcp, httpx`"
         seconds = found["imports"]["trio_mcp_resilient, after mcp, httpx"]

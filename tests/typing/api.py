@@ -6,7 +6,9 @@ says that they do.
 
 from __future__ import annotations
 
+import math
 import ssl
+from collections.abc import Mapping
 from typing import assert_never, assert_type
 
 import httpx
@@ -21,6 +23,11 @@ import trio_mcp_resilient
 from trio_mcp_resilient import (
     Backoff,
     Client,
+    ClientClosed,
+    ClientEvent,
+    ClientOpened,
+    ClientOptions,
+    Closing,
     ConnectionLost,
     Event,
     Evidence,
@@ -30,6 +37,10 @@ from trio_mcp_resilient import (
     HandshakeFailed,
     OutcomeLost,
     OutcomeUnknown,
+    Pool,
+    PoolEvent,
+    PoolFull,
+    PoolStatistics,
     Recovery,
     RecoveryFailed,
     RequestRefused,
@@ -50,6 +61,7 @@ from trio_mcp_resilient import (
     classify,
     is_session_terminated,
     open_client,
+    open_pool,
     resilient_transport,
 )
 
@@ -204,6 +216,67 @@ async def catches(client: Client) -> None:
         assert_type(OutcomeUnknown.from_mcp(error), OutcomeUnknown | None)
 
 
+async def opens_a_pool_with_nothing() -> None:
+    async with open_pool() as pool:
+        assert_type(pool, Pool)
+        async with pool.client("http://localhost/mcp") as client:
+            assert_type(client, Client)
+
+
+def identity(url: str, headers: Mapping[str, str], auth: httpx.Auth | None) -> str:
+    return headers["x-user"]
+
+
+async def opens_a_pool_with_everything(sampling: SamplingFnT) -> None:
+    async with open_pool(
+        max_clients=1000,
+        max_idle=math.inf,
+        idle_timeout=60,
+        max_lifetime=600.0,
+        when_full="fail",
+        grace=5,
+        key=identity,
+        on_event=watch_pool,
+        name="agents",
+        headers={"x-app": "mine"},
+        auth=None,
+        resend="never",
+        sampling_callback=sampling,
+        close_timeout=1.0,
+    ) as pool:
+        options: ClientOptions = {"get_stream": False, "connect": connect}
+        try:
+            async with pool.client(
+                "https://mcp.example/mcp",
+                headers={"x-user": "ada"},
+                auth=httpx.BasicAuth("user", "password"),
+                name="ada",
+                **options,
+            ) as client:
+                assert_type(client, Client)
+        except PoolFull as full:
+            assert_type(full.executed, bool | None)
+        assert_type(pool.invalidate("https://mcp.example/mcp", headers={}, auth=None, **options), bool)
+        assert_type(pool.invalidate_all("https://mcp.example/mcp"), int)
+        statistics = pool.statistics()
+        assert_type(statistics, PoolStatistics)
+        assert_type(statistics.waiting, int)
+        assert_type(statistics.closed[Closing.IDLE], int)
+        await pool.aclose()
+
+
+def watch_pool(event: PoolEvent) -> None:
+    match event:
+        case ClientOpened(client, seconds):
+            assert_type((client, seconds), tuple[str, float])
+        case ClientClosed():
+            assert_type(event.reason, Closing)
+        case ClientEvent():
+            assert_type(event.event, Event)
+        case _:
+            assert_never(event)
+
+
 def judges_answers_of_ones_own_client() -> None:
     verdict = classify(
         http_method="POST",
@@ -234,6 +307,8 @@ async def is_told_when_wrong(client: Client) -> None:
     open_client("http://localhost/mcp", retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     open_client("http://localhost/mcp", auth="token")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     open_client("http://localhost/mcp", on_event=connect)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    open_pool(max_client=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    open_pool(when_full="panic")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.call_tool(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.generation = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     client.statistics().losses = 0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
