@@ -1059,7 +1059,7 @@ async def test_a_thousand_clients(autojump_clock: MockClock) -> None:
     async with open_server() as server:
         leaks = Leaks(server)
         async with open_pool(
-            connect=server.connect, get_stream=False, max_clients=1000, idle_timeout=60.0
+            connect=server.connect, mode="legacy", get_stream=False, max_clients=1000, idle_timeout=60.0
         ) as pool:
 
             async def work(number: int) -> None:
