@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import mcp
@@ -68,6 +71,15 @@ def text(result: types.CallToolResult) -> str:
 async def add(client: Client | mcp.Client, a: int = 1, b: int = 2) -> str:
     """Call `add`."""
     return text(await client.call_tool("add", {"a": a, "b": b}))
+
+
+def load_script(path: Path) -> ModuleType:
+    """Load a file that is in no package, such as those that write a page of the manual."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def told(events: list[Event], kind: type[Any]) -> list[Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import itertools
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp import MCPError
 
+from tests.kit import load_script
 from trio_mcp_resilient._body import PREFIX_BYTES, TEXT_CHARS, read
 from trio_mcp_resilient._detector import (
     RULES,
@@ -651,16 +650,8 @@ def test_the_grammar_finds_no_sign_of_the_envelope() -> None:
     }
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_documented_table_is_this_one() -> None:
-    maker = load(Path(__file__).parent.parent / "docs" / "detector_table.py")
+    maker = load_script(Path(__file__).parent.parent / "docs" / "detector_table.py")
     page = maker.PAGE.read_text(encoding="utf-8")
     assert maker.written(page) == page, "run: python docs/detector_table.py"
     assert page.count("**session lost**") == sum(rule.verdict is LOST for rule in RULES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import trio
 from mcp import MCPError
 from trio.testing import MockClock
 
-from tests.kit import STEADY, add, open_pair, open_server
+from tests.kit import STEADY, add, load_script, open_pair, open_server
 from trio_mcp_resilient import (
     ConnectionLost,
     OutcomeUnknown,
@@ -237,6 +238,12 @@ async def test_ending(name: str, json_mode: bool, autojump_clock: MockClock) -> 
                 assert await add(client) == "3"
                 assert server.executed["add"] == before + 1
             assert server.handshakes == ending.handshakes
+
+
+def test_the_manuals_table_is_this_one() -> None:
+    maker = load_script(Path(__file__).parent.parent / "docs" / "failure_table.py")
+    page = maker.PAGE.read_text(encoding="utf-8")
+    assert maker.written(page) == page, "run: python docs/failure_table.py"
 
 
 async def test_a_policy_for_one_call(autojump_clock: MockClock) -> None:
