@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import anyio
+import httpx
 import mcp
 import mcp_types as types
 import pytest
@@ -286,8 +287,6 @@ whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 
 
 async def test_a_call_runs_with_its_callers_context(autojump_clock: MockClock) -> None:
-    import httpx
-
     seen: list[str] = []
 
     class Noting(httpx.Auth):

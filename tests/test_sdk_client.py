@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import mcp
 import mcp_types as types
 import pytest
@@ -290,11 +291,7 @@ async def test_an_ordinary_mcp_error_is_unchanged_and_none_of_ours(autojump_cloc
         assert ResilientError.from_mcp(caught.value) is None
 
 
-async def test_a_hook_that_raises_costs_its_own_call(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    import httpx
-
+async def test_a_hook_that_raises_costs_its_own_call(autojump_clock: MockClock) -> None:
     class Locked(httpx.Auth):
         broken = False
 
@@ -306,8 +303,13 @@ async def test_a_hook_that_raises_costs_its_own_call(
     auth = Locked()
     async with open_sdk_pair(get_stream=False, auth=auth) as (server, client):
         auth.broken = True
-        with pytest.raises(MCPError, match="tools/call failed: RuntimeError: the keyring is locked"):
+        with pytest.raises(
+            MCPError, match="tools/call failed: RuntimeError: the keyring is locked"
+        ) as caught:
             await add(client)
+        failed = ResilientError.from_mcp(caught.value)
+        assert failed is not None
+        assert isinstance(failed.__cause__, RuntimeError)
         auth.broken = False
         assert await add(client) == "3"
         assert server.handshakes == 1

@@ -22,7 +22,6 @@ from mcp.shared.message import ClientMessageMetadata, MessageMetadata, SessionMe
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CONNECTION_CLOSED,
-    INTERNAL_ERROR,
     INVALID_PARAMS,
     ErrorData,
     JSONRPCError,
@@ -287,5 +286,6 @@ def _error_data(method: str, error: Exception) -> ErrorData:
     if isinstance(error, ValueError):
         return ErrorData(code=INVALID_PARAMS, message=str(error))
     # A hook of the application's raised, such as its authentication: its failure costs this call.
-    logger.error("%s failed", method, exc_info=error)
-    return ErrorData(code=INTERNAL_ERROR, message=f"{method} failed: {type(error).__name__}: {error}")
+    failure = ResilientError(f"{method} failed: {type(error).__name__}: {one_line(str(error))}")
+    failure.__cause__ = error
+    return as_error_data(failure)
