@@ -356,10 +356,10 @@ async def test_a_loss_costs_one_handshake_and_few_posts(number: int, refused: in
             await wait_all_tasks_blocked()
         counts = server.counts
         assert (counts["initialize"], counts["notifications/initialized"]) == (1, 1)
-        # The others were held back until the first refusal was there.
-        assert counts["tools/call"] == number + refused
+        # The others were held back until the first refusal was there, but perhaps for the next in turn.
+        assert refused <= counts["tools/call"] - number <= min(refused + 1, number)
         # The tools are listed anew, since another server may have come up.
         assert counts["tools/list"] == 1
-        assert counts["writes"] == number + refused + 3
+        assert counts["writes"] == counts["tools/call"] + 3
         # What begins is the session's, however many calls are rescued.
         assert steps.spawned - number <= 3

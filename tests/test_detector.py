@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from mcp import MCPError
 
 from tests.kit import load_script
-from trio_mcp_resilient._body import PREFIX_BYTES, TEXT_CHARS, read
+from trio_mcp_resilient._body import PREFIX_BYTES, REMEMBERED, REMEMBERED_BYTES, TEXT_CHARS, read
 from trio_mcp_resilient._detector import (
     RULES,
     Verdict,
     _kind,  # pyright: ignore[reportPrivateUsage]
+    _remembered,  # pyright: ignore[reportPrivateUsage]
     _signs,  # pyright: ignore[reportPrivateUsage]
     classify,
     excerpt,
-    is_session_terminated,
     rule_for,
 )
+from trio_mcp_resilient._sdk_errors import is_session_terminated
 from trio_mcp_resilient._secrets import fingerprint, redact
 from trio_mcp_resilient._wording import _GRAMMAR, Sign, signs_of  # pyright: ignore[reportPrivateUsage]
 
@@ -578,6 +579,19 @@ def test_looks_at_the_prefix_only() -> None:
 def test_no_text_makes_the_grammar_backtrack(first: str, second: str) -> None:
     # An exponential pattern would not return from this; a quadratic one stays small at 1,000.
     signs_of(((first + second) * TEXT_CHARS)[:TEXT_CHARS])
+
+
+def test_the_same_refusal_is_judged_once_and_little_is_remembered() -> None:
+    _remembered.cache_clear()
+    for _ in range(3):
+        assert judge(404, b"Session not found") is LOST
+        assert judge(503, b"Session not found", sent=False) is UNKNOWN
+    assert (_remembered.cache_info().misses, _remembered.cache_info().hits) == (2, 4)
+    for number in range(3 * REMEMBERED):
+        judge(404, b"%d" % number)
+        judge(404, b"%0*d" % (REMEMBERED_BYTES + 1, number))
+    assert _remembered.cache_info().currsize == REMEMBERED
+    assert _remembered.cache_info().misses == 2 + 3 * REMEMBERED
 
 
 # The table and its documentation

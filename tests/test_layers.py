@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_body",
         "_wording",
         "_detector",
+        "_sdk_errors",
         "_eras",
         "_judge",
         "_envelope",

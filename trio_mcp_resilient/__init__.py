@@ -5,8 +5,8 @@ The package from the ground up; every module imports only what stands above it h
 
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
-- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_eras`, `_judge`, `_envelope`,
-  `_session`, `_restoring`, `_validating`
+- sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_sdk_errors`, `_eras`, `_judge`,
+  `_envelope`, `_session`, `_restoring`, `_validating`
 - HTTP: `_dial`, `_http_messages`, `_http11`, `_connections`, `_httpx_transport`,
   `_patience`, `_auth_flow`, `_auth`, `_cookies`, `_inflating`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
@@ -24,7 +24,6 @@ The package from the ground up; every module imports only what stands above it h
 from trio_mcp_resilient._client import Client as Client
 from trio_mcp_resilient._detector import Verdict as Verdict
 from trio_mcp_resilient._detector import classify as classify
-from trio_mcp_resilient._detector import is_session_terminated as is_session_terminated
 from trio_mcp_resilient._errors import ConnectionLost as ConnectionLost
 from trio_mcp_resilient._errors import Evidence as Evidence
 from trio_mcp_resilient._errors import GaveUp as GaveUp
@@ -63,6 +62,7 @@ from trio_mcp_resilient._pool_events import Closing as Closing
 from trio_mcp_resilient._pool_events import PoolEvent as PoolEvent
 from trio_mcp_resilient._pool_options import ClientOptions as ClientOptions
 from trio_mcp_resilient._pool_statistics import PoolStatistics as PoolStatistics
+from trio_mcp_resilient._sdk_errors import is_session_terminated as is_session_terminated
 from trio_mcp_resilient._sdk_transport import resilient_transport as resilient_transport
 from trio_mcp_resilient._states import State as State
 from trio_mcp_resilient._statistics import Statistics as Statistics

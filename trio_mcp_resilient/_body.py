@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import cast
 
 from pydantic_core import from_json
@@ -182,11 +183,32 @@ def excerpt(body: bytes, content_type: str = "", limit: int = 200) -> str:
         content_type: names HTML whose beginning does not look like it; else it may be empty.
         limit: the most characters to return.
     """
+    shorten = _remembered_excerpt if is_worth_remembering(body) else _excerpt
+    return shorten(body, "html" in content_type.lower(), limit)
+
+
+def _excerpt(body: bytes, is_page: bool, limit: int) -> str:
     said = read(body, finished=False)
     text = _beginning(body)[:_EXCERPT_SOURCE_CHARS]
     if said.error and said.text:
         # The envelope would fill the line and say nothing.
         text = said.text if said.code is None else f"{said.text} (code {said.code})"
-    elif text.startswith("<") or "html" in content_type.lower():
+    elif is_page or text.startswith("<"):
         text = _page_text(text)
     return one_line(text, limit)
+
+
+# What is remembered. Those who lose one session are refused in the same words.
+
+REMEMBERED_BYTES = 2048
+"""The longest body that is remembered with what it was found to mean."""
+REMEMBERED = 32
+"""How many of them; only a server that words each refusal differently has more."""
+
+
+def is_worth_remembering(body: bytes) -> bool:
+    """Return whether a body is one to remember: short, and no subclass that compares as it likes."""
+    return type(body) is bytes and len(body) <= REMEMBERED_BYTES
+
+
+_remembered_excerpt = lru_cache(REMEMBERED)(_excerpt)

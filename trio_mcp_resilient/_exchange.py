@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mcp.shared.exceptions import MCPError
 
@@ -38,7 +38,7 @@ class Exchange:
     session: Session
     generation: int
     judge: Judge
-    pacing: Pacing = field(default_factory=Pacing)
+    pacing: Pacing
 
     async def request(
         self,
@@ -60,8 +60,6 @@ class Exchange:
             cursor: moved along; with an event id in it, an answer that was cut can be resumed.
             before_write: awaited when the request is about to be written.
         """
-        if not self.pacing.may_leave():
-            await self.pacing.turn()
         try:
             fields = (*self.session.post_headers, *headers)
             response = await self.wire.send(

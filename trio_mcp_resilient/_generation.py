@@ -35,6 +35,7 @@ from trio_mcp_resilient._listening import listen
 from trio_mcp_resilient._negotiation import Negotiation
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice, Outcome
+from trio_mcp_resilient._pacing import Pacing
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Timeouts
 from trio_mcp_resilient._resuming import resume
@@ -79,6 +80,7 @@ class Generation:
         self._flights: dict[RequestId, Flight] = {}
         self._condemned = trio.Event()
         self._idle = trio.Event()
+        self._pacing = Pacing()
         self._standing: list[trio.CancelScope] = []
         self._last_used = 0.0
         self._over = False
@@ -149,7 +151,7 @@ class Generation:
             )
             session = await negotiation.run()
             # From here on the server keeps a session for us, to be parted from if this fails.
-            self._exchange = Exchange(wire, around.endpoint, session, self.number, around.judge)
+            self._exchange = Exchange(wire, around.endpoint, session, self.number, around.judge, self._pacing)
             if session.era is Era.LEGACY:
                 await say_initialized(wire, around.endpoint, session)
             return
@@ -182,6 +184,7 @@ class Generation:
             flight.tell(end, drain)
         for scope in self._standing:
             scope.cancel(reason="the session ended")
+        self._pacing.release_all()
         self._condemned.set()
         return True
 
@@ -205,6 +208,10 @@ class Generation:
         Cancellation: the exchange is abandoned; the server is told in the background, if
         `cancellable`. Whether the request ran is then unknown.
         """
+        if not self._pacing.may_leave():
+            await self._pacing.turn()
+        if self.end is not None:
+            return self._unsent(method)
         params, routing = self.session.dress(method, params)
         headers = (*headers, *routing) if routing else headers
         body = encode_request(request_id, method, params)
@@ -212,8 +219,6 @@ class Generation:
         if key in self._flights:
             raise ValueError(f"request id {request_id!r} is already in flight")
         flight = Flight(request_id, on_progress, lasting=method == LISTEN)
-        if self.end is not None:
-            flight.scope.cancel()
         self._flights[key] = flight
         try:
             with flight.scope:
@@ -260,11 +265,13 @@ class Generation:
     def _abandoned(self, method: str, flight: Flight) -> Outcome:
         """Say what is known of a call whose own scope ended it: the session's end, not its caller."""
         if not flight.sent:
-            what, fate = f"POST {method} was not sent: the session had ended", Fate.UNSENT
-        else:
-            what, fate = f"POST {method} had no answer when its session was done with", Fate.UNKNOWN
-        evidence = Evidence(self.number, self.session.label, what)
-        return Outcome(fate, evidence=evidence, begun=flight.sent)
+            return self._unsent(method)
+        what = f"POST {method} had no answer when its session was done with"
+        return Outcome(Fate.UNKNOWN, evidence=Evidence(self.number, self.session.label, what))
+
+    def _unsent(self, method: str) -> Outcome:
+        what = f"POST {method} was not sent: the session had ended"
+        return Outcome(Fate.UNSENT, evidence=Evidence(self.number, self.session.label, what), begun=False)
 
     def _excuse(self, request_id: RequestId) -> None:
         """Tell the server, in the background, that nobody waits for this request any more."""

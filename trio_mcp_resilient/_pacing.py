@@ -54,15 +54,19 @@ class Pacing:
             if me in self._queue:
                 # Woken as the first: the batch before has gone, and now the loop looks around.
                 await trio.lowlevel.checkpoint()
-                self._release()
+                self._release(min(BATCH, len(self._queue)))
         finally:
             if me in self._queue:
                 del self._queue[me]
                 self._wake_first()
 
-    def _release(self) -> None:
-        self._unheard = min(BATCH, len(self._queue))
-        for _ in range(self._unheard):
+    def release_all(self) -> None:
+        """Let everybody go who waits: the session has ended, and nobody will send on it."""
+        self._release(len(self._queue))
+
+    def _release(self, number: int) -> None:
+        self._unheard = number
+        for _ in range(number):
             self._queue.popitem(last=False)[0].set()
         self._wake_first()
 
