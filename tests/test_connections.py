@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -671,3 +672,67 @@ async def test_leaves_no_socket_behind() -> None:
         nursery.cancel_scope.cancel()
     # A socket that was forgotten warns when it is collected, and warnings are errors.
     gc.collect()
+
+
+# Tending.
+
+
+async def test_a_tended_pool_closes_connections_as_they_expire(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, answering(ANSWER))
+        connections, done = Connections(connect=peer.connect), trio.Event()
+        nursery.start_soon(connections.tend, done.wait)
+        for _ in range(2):
+            # The second time, the alarm of the first has gone off and there was nothing to wait for.
+            await call(connections)
+            await trio.sleep(KEEPALIVE_EXPIRY - 0.1)
+            assert connections.statistics().idle == 1
+            await trio.sleep(0.2)
+            assert connections.statistics().idle == 0
+            await trio.sleep(100)
+        assert len(peer.ends) == 2
+        done.set()
+
+
+async def test_each_connection_of_a_tended_pool_has_its_own_time(autojump_clock: Clock) -> None:
+    short = ANSWER.replace(b"content-type", b"keep-alive: timeout=3\r\ncontent-type")
+    async with trio.open_nursery() as nursery:
+        peers = {"long": Peer(nursery, answering(ANSWER)), "short": Peer(nursery, answering(short))}
+        connections, done = (
+            Connections(connect=lambda host, port: peers[host].connect(host, port)),
+            trio.Event(),
+        )
+        nursery.start_soon(connections.tend, done.wait)
+        await call(connections, Endpoint.parse("http://long/"))
+        await trio.sleep(0.5)
+        await call(connections, Endpoint.parse("http://short/"))
+        idle = []
+        for _ in range(5):
+            await trio.sleep(0.9)
+            idle.append(connections.statistics().idle)
+        assert idle == [2, 2, 1, 0, 0]
+        done.set()
+
+
+async def test_a_pool_may_be_tended_from_the_middle_on(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=Peer(nursery, answering(ANSWER)).connect)
+        await call(connections)
+        with trio.move_on_after(1) as scope:
+            await connections.tend(trio.sleep_forever)
+        assert scope.cancelled_caught
+        assert connections.statistics().idle == 1
+        await connections.tend(partial(trio.sleep, KEEPALIVE_EXPIRY))
+        assert connections.statistics().idle == 0
+
+
+async def test_an_ending_connection_of_a_tended_pool_expires_too(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(nursery, answering(STREAM_HEAD + EVENT_CHUNK))
+        connections = Connections(connect=peer.connect)
+        response = await connections.request(ENDPOINT, "POST", [], b"{}")
+        await response.receive()
+        await response.aclose()
+        assert connections.statistics().ending == 1
+        await connections.tend(partial(trio.sleep, KEEPALIVE_EXPIRY + 1))
+        assert connections.statistics() == ConnectionStatistics(0, 0, 0, 0, 1, 0)

@@ -23,10 +23,11 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import trio_mcp_resilient
 from trio_mcp_resilient import Client, open_client
+from trio_mcp_resilient._connections import KEEPALIVE_EXPIRY
 from trio_mcp_resilient._pacing import BATCH
 
 PACKAGE = str(Path(trio_mcp_resilient.__file__).parent)
@@ -310,7 +311,9 @@ async def test_a_finished_call_leaves_nothing_behind() -> None:
         assert sys.getallocatedblocks() - before < KEPT_BLOCKS
 
 
-async def test_a_lost_session_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_session_leaves_nothing_behind(
+    caplog: pytest.LogCaptureFixture, mock_clock: MockClock
+) -> None:
     # Each loss is a warning, and pytest keeps what is logged.
     caplog.set_level(logging.CRITICAL, "trio_mcp_resilient")
     async with open_warm() as (server, client):
@@ -320,6 +323,10 @@ async def test_a_lost_session_leaves_nothing_behind(caplog: pytest.LogCaptureFix
                 server.lost = True
                 await calls(client, 1)
                 await wait_all_tasks_blocked()
+            # Trio keeps a deadline, also one that nobody has any more, until it comes: these are those
+            # of idle connections.
+            mock_clock.jump(KEEPALIVE_EXPIRY)
+            await wait_all_tasks_blocked()
 
         await lose(50)
         gc.collect()
@@ -344,7 +351,7 @@ async def test_a_call_in_flight_holds_little() -> None:
             server.release()
         # Its task, its frames, its scopes and its connection with h11's state. Python's versions
         # differ in the size of frames and objects.
-        assert held / number < 14 * 1024
+        assert held / number < 15 * 1024
 
 
 @pytest.mark.parametrize(("number", "refused"), [(1, 1), (10, 10), (100, BATCH)])

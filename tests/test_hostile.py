@@ -59,7 +59,8 @@ from trio_mcp_resilient._answers import (
     Cursor,
     read_answer,
 )
-from trio_mcp_resilient._connections import MAX_ENDING, Connections
+from trio_mcp_resilient._connections import Connections
+from trio_mcp_resilient._spares import MAX_ENDING
 from trio_mcp_resilient._cookies import MAX_COOKIE_BYTES, MAX_COOKIES
 from trio_mcp_resilient._dispatcher import MAX_PAGES
 from trio_mcp_resilient._handshake import MAX_RETRY_AFTER

@@ -51,6 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_dial",
         "_http11",
         "_http_messages",
+        "_spares",
         "_connections",
         "_httpx_transport",
         "_patience",

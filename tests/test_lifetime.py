@@ -13,6 +13,7 @@ from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from tests.kit import STEADY, add, open_pair, open_server
 from trio_mcp_resilient import Client, GaveUp, OutcomeUnknown, State, open_client
+from trio_mcp_resilient._connections import KEEPALIVE_EXPIRY
 from trio_mcp_resilient.testing import ScriptedServer
 
 
@@ -265,3 +266,12 @@ async def test_opening_cancelled_at_every_checkpoint(up: bool, autojump_clock: M
                 break
         else:
             pytest.fail("it never completed")
+
+
+async def test_an_idle_client_holds_no_connection_but_its_stream(autojump_clock: MockClock) -> None:
+    async with open_pair() as (server, client):
+        for _ in range(2):
+            assert await add(client) == "3"
+            await trio.sleep(KEEPALIVE_EXPIRY + 1)
+            assert server.open_connections == 1
+        assert client.generation == 1

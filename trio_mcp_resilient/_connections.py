@@ -3,17 +3,13 @@
 At every moment a connection belongs to exactly one of: the task that runs an exchange on it, the
 idle ones, the ending ones. It goes back to the pool in one synchronous step, or is closed. So
 there is nothing that a cancellation could leave half done, and no cleanup to wait for.
-
-An ending connection is one whose answer was used before the end of its body came, as with a
-server that sends the event and, a moment later, the end of the stream. Nobody waits for that
-moment; the next request looks whether it has passed.
 """
 
 from __future__ import annotations
 
 import math
 import ssl
-from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
@@ -27,6 +23,7 @@ from trio_mcp_resilient._http11 import (
     TimedOut,
 )
 from trio_mcp_resilient._http_messages import PooledResponse, RequestHeads
+from trio_mcp_resilient._spares import Lot, Origin, Spares
 from trio_mcp_resilient._wire import BeforeWrite, RawHeaders, Stage, WireError
 
 KEEPALIVE_EXPIRY = 4.0
@@ -40,12 +37,6 @@ ENDING_GRACE = 0.02
 one would cost a round trip or three; the end of a stream is usually on its way."""
 ENDING_TRIES = 4
 """How many ending connections one request looks at."""
-MAX_ENDING = 64
-"""How many ending connections are kept for one origin: a server that ends none of its streams must
-not take all of our sockets."""
-SWEEP_SECONDS = 1.0
-
-Origin = tuple[str, str, int]
 
 
 class NoSlot(TimedOut):
@@ -70,18 +61,6 @@ class ConnectionStatistics:
     """Requests that wait because `max_connections` are busy."""
 
 
-class _Lot:
-    """What the pool holds for one origin; the longest there first."""
-
-    __slots__ = ("ending", "idle", "patient")
-
-    def __init__(self) -> None:
-        self.idle: deque[HTTP11Connection] = deque()
-        self.ending: deque[HTTP11Connection] = deque()
-        self.patient = True
-        """Whether waiting for an end has been worth it here."""
-
-
 class Connections:
     """A pool of HTTP/1.1 connections.
 
@@ -95,8 +74,8 @@ class Connections:
         ending_grace: seconds to wait for an ending connection. With 0, one whose answer was not
             read to the end is closed at once, which is what tells a server to stop.
 
-    Idle connections are closed when the next request finds them expired, not earlier, for there
-    is no task to do it.
+    Idle connections are closed when the next request finds them expired, or when they expire, if
+    somebody lends a task to `tend` them.
     """
 
     def __init__(
@@ -120,12 +99,11 @@ class Connections:
         self._keepalive_expiry = keepalive_expiry
         self._connect_timeout = connect_timeout
         self._ending_grace = ending_grace
-        self._lots: dict[Origin, _Lot] = {}
+        self._spares = Spares(self._drop)
         self._all: set[HTTP11Connection] = set()
         self._dials: set[trio.CancelScope] = set()
         self._heads = RequestHeads()
         self._opened = 0
-        self._next_sweep = -math.inf
         self._closed = False
 
     async def request(
@@ -195,7 +173,11 @@ class Connections:
         for connection in self._all:
             connection.close()
         self._all.clear()
-        self._lots.clear()
+        self._spares.clear()
+
+    async def tend(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Close connections as they expire, for as long as `wait()` waits. Checkpoint: as it has."""
+        await self._spares.tend(wait)
 
     async def aclose(self) -> None:
         """Close every connection, as `close()`. Checkpoint: yes, but one that cannot be cancelled."""
@@ -204,8 +186,7 @@ class Connections:
 
     def statistics(self) -> ConnectionStatistics:
         """Return what the pool holds now."""
-        idle = sum(len(lot.idle) for lot in self._lots.values())
-        ending = sum(len(lot.ending) for lot in self._lots.values())
+        idle, ending = self._spares.count()
         return ConnectionStatistics(
             busy=sum(connection.busy for connection in self._all),
             idle=idle,
@@ -226,19 +207,17 @@ class Connections:
         )
 
     async def _checkout(self, origin: Origin, connect_timeout: float | None) -> HTTP11Connection:
-        now = trio.current_time()
-        if now >= self._next_sweep:
-            self._sweep(now)
-        lot = self._lots.get(origin)
+        lot = self._spares.lot(origin)
         if lot is not None:
-            connection = await self._pop_idle(lot, now)
+            connection = await self._pop_idle(lot)
             if connection is None and lot.ending:
                 connection = await self._pop_ending(lot)
             if connection is not None:
                 return connection
         return await self._open(origin, self._connect_timeout if connect_timeout is None else connect_timeout)
 
-    async def _pop_idle(self, lot: _Lot, now: float) -> HTTP11Connection | None:
+    async def _pop_idle(self, lot: Lot) -> HTTP11Connection | None:
+        now = trio.current_time()
         # The one used last is the least likely to be stale, and lets the others expire.
         while lot.idle:
             connection = lot.idle.pop()
@@ -254,7 +233,7 @@ class Connections:
             self._drop(connection)
             raise
 
-    async def _pop_ending(self, lot: _Lot) -> HTTP11Connection | None:
+    async def _pop_ending(self, lot: Lot) -> HTTP11Connection | None:
         """Return an ending connection that has ended, waiting for one if that has been worth it."""
         tries = min(ENDING_TRIES, len(lot.ending))
         # Others take from it too, while we listen to one.
@@ -271,7 +250,7 @@ class Connections:
         lot.patient = connection is not None
         return connection
 
-    async def _try_to_end(self, lot: _Lot, seconds: float) -> HTTP11Connection | None:
+    async def _try_to_end(self, lot: Lot, seconds: float) -> HTTP11Connection | None:
         connection = lot.ending.pop()
         try:
             ended = await connection.try_to_end(seconds)
@@ -281,14 +260,15 @@ class Connections:
         if ended:
             return connection
         if ended is None and not connection.closed:
-            lot.ending.appendleft(connection)
+            lot.ending.insert(0, connection)
         else:
             self._drop(connection)
         return None
 
     async def _open(self, origin: Origin, seconds: float) -> HTTP11Connection:
         if self._max_connections is not None:
-            self._make_room(self._max_connections)
+            limit = self._max_connections
+            self._spares.make_room(lambda: len(self._all) + len(self._dials) >= limit)
         scope = trio.CancelScope(deadline=trio.current_time() + seconds)
         self._dials.add(scope)
         link = None
@@ -319,37 +299,15 @@ class Connections:
         if after is After.CLOSED or self._closed:
             self._drop(connection)
             return
-        lot = self._lots.setdefault(connection.origin, _Lot())
         if after is After.IDLE:
-            keep, there = min(self._keepalive_expiry, connection.keepalive - KEEPALIVE_MARGIN), lot.idle
+            seconds = min(self._keepalive_expiry, connection.keepalive - KEEPALIVE_MARGIN)
         else:
-            keep, there = self._keepalive_expiry if self._ending_grace else 0, lot.ending
-        if keep <= 0:
+            seconds = self._keepalive_expiry if self._ending_grace else 0
+        if seconds > 0:
+            self._spares.keep(connection, seconds, is_idle=after is After.IDLE)
+        else:
             self._drop(connection)
-            return
-        connection.expires_at = trio.current_time() + keep
-        there.append(connection)
-        if len(lot.ending) > MAX_ENDING:
-            self._drop(lot.ending.popleft())
 
     def _drop(self, connection: HTTP11Connection) -> None:
         connection.close()
         self._all.discard(connection)
-
-    def _sweep(self, now: float) -> None:
-        """Close what has expired. At most once a second, for it looks at everything."""
-        self._next_sweep = now + SWEEP_SECONDS
-        for origin, lot in list(self._lots.items()):
-            for there in (lot.idle, lot.ending):
-                for connection in [spare for spare in there if spare.expires_at <= now]:
-                    there.remove(connection)
-                    self._drop(connection)
-            if not lot.idle and not lot.ending and lot.patient:
-                del self._lots[origin]
-
-    def _make_room(self, limit: int) -> None:
-        """Close spare connections, of any origin, until one more may be opened."""
-        spares = (there for lot in self._lots.values() for there in (lot.ending, lot.idle))
-        for there in spares:
-            while there and len(self._all) + len(self._dials) >= limit:
-                self._drop(there.popleft())

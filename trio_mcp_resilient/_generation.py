@@ -128,7 +128,7 @@ class Generation:
                     await self._connect(wire)
                     task_status.started(self)
                     self._attend()
-                    await self._condemned.wait()
+                    await wire.tend(self._condemned.wait)
                     if self._flights:
                         await self._idle.wait()
                 finally:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from urllib.request import getproxies, proxy_bypass
@@ -227,6 +227,10 @@ class PlainWire(_Following):
             self._cookies.keep(request.endpoint, response)
         return Inflated(response) if encoded else response
 
+    async def tend(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Close connections as they expire, for as long as `wait()` waits."""
+        await self._connections.tend(wait)
+
     async def aclose(self) -> None:
         """Close every connection."""
         await self._connections.aclose()
@@ -279,6 +283,10 @@ class HttpxWire(_Following):
             tidy(self._client.cookies)
         answer = HttpxResponse(response)
         return Inflated(answer) if "content-encoding" in response.headers and not answer.decoded else answer
+
+    async def tend(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Wait: httpx closes what has expired with the next request."""
+        await wait()
 
     async def aclose(self) -> None:
         """Close the client, unless it is the user's."""

@@ -113,7 +113,8 @@ class HTTP11Connection:
                 raise failure
             while not self._has_head():
                 await self.receive(read_timeout)
-            return cast("h11.Response", self._head)
+            head, self._head = cast("h11.Response", self._head), None
+            return head
         except BaseException:
             self.abandon()
             raise

@@ -59,11 +59,15 @@ class RequestHeads:
     """Checked request heads, the same object for the same head.
 
     Checking each field costs a tenth of an exchange, and the requests of one session differ in
-    little but their length. They belong to one pool, since what is in them may be secret.
+    little but their length. They belong to one pool, since what is in them may be secret. One
+    is kept from the second time on: a handshake's and a listing's do not come again, and each
+    takes a KiB.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, Endpoint, RawHeaders, int], h11.Request] = {}
+        self._seen = 0
+        """A bit for each head, or for several: taking one for seen too early costs nothing but its KiB."""
 
     def checked(self, method: str, endpoint: Endpoint, headers: RawHeaders, body: Body) -> h11.Request:
         """Return the head of a request, as `new_request` does."""
@@ -73,9 +77,12 @@ class RequestHeads:
         head = self._known.get(key)
         if head is None:
             head = new_request(method, endpoint, headers, body)
-            if len(self._known) >= MAX_HEADS:
-                self._known.clear()
-            self._known[key] = head
+            bit = 1 << hash(key) % MAX_HEADS
+            if self._seen & bit:
+                if len(self._known) >= MAX_HEADS:
+                    self._known.clear()
+                self._known[key] = head
+            self._seen |= bit
         return head
 
 

@@ -136,6 +136,10 @@ class Wire(Protocol):
         """
         ...
 
+    async def tend(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Close connections as they expire, for as long as `wait()` waits."""
+        ...
+
     async def aclose(self) -> None:
         """Close every connection. Idempotent; works in a cancelled scope."""
         ...

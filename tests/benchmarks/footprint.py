@@ -22,6 +22,10 @@ import anyio.abc
 from tests.benchmarks.peers import PEERS
 
 
+IDLE_SECONDS = 6.0
+"""How long the clients do nothing before they are measured: by then they are idle."""
+
+
 def resident_kib() -> int:
     """Return the memory that this process really has, in KiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -42,6 +46,7 @@ async def idle(peer: str, url: str, counts: list[int]) -> dict[int, int]:
         for number in range(1, counts[-1] + 1):
             await group.start(hold_open)
             if number in counts:
+                await anyio.sleep(IDLE_SECONDS)
                 gc.collect()
                 found[number] = resident_kib()
         group.cancel_scope.cancel()

@@ -504,6 +504,13 @@ MUTANTS = (
         "connections",
     ),
     Mutant(
+        "an idle client holds dead sockets",
+        "generation",
+        "await wire.tend(self._condemned.wait)",
+        "await self._condemned.wait()",
+        "lifetime",
+    ),
+    Mutant(
         "connections outlive their generation",
         "generation",
         "            with trio.CancelScope(shield=True):\n                await wire.aclose()",
