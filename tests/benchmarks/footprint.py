@@ -21,7 +21,6 @@ import anyio.abc
 
 from tests.benchmarks.peers import PEERS
 
-
 IDLE_SECONDS = 6.0
 """How long the clients do nothing before they are measured: by then they are idle."""
 
