@@ -60,7 +60,6 @@ from trio_mcp_resilient._answers import (
     read_answer,
 )
 from trio_mcp_resilient._connections import Connections
-from trio_mcp_resilient._spares import MAX_ENDING
 from trio_mcp_resilient._cookies import MAX_COOKIE_BYTES, MAX_COOKIES
 from trio_mcp_resilient._dispatcher import MAX_PAGES
 from trio_mcp_resilient._handshake import MAX_RETRY_AFTER
@@ -73,6 +72,7 @@ from trio_mcp_resilient._resuming import FLOOR_SECONDS, PACE
 from trio_mcp_resilient._router import MAX_HANDLERS
 from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._session import MAX_SESSION_ID_BYTES
+from trio_mcp_resilient._spares import MAX_ENDING
 from trio_mcp_resilient._supervisor import FLAPPING_LOSSES, FLAPPING_SECONDS
 
 NOTE = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
