@@ -54,7 +54,7 @@ class Inflated:
         if self._packed:
             # As far as the server goes nothing has to be awaited: it must not keep others waiting.
             await trio.lowlevel.checkpoint()
-        while True:
+        while True:  # noqa: ASYNC913  # each turn takes bytes off, or awaits more
             if not self._packed:
                 self._packed = await self._response.receive()
                 if not self._packed:

@@ -185,7 +185,7 @@ async def open_client(
         if generation.number > 1 and parts.dispatcher.state.tools is not None:
             nursery.start_soon(_list_again, session)
 
-    async def on_gap() -> None:
+    async def on_gap() -> None:  # noqa: ASYNC910  # what it follows, an opening, is one
         parts.instruments.tell(StreamGap(parts.supervisor.number))
         if parts.dispatcher.state.tools is not None:
             await _list_again(session)
