@@ -468,6 +468,8 @@ async def test_cuts_strike_as_with_sessions(
             await peer.receive(answer)
         assert cut.hits == 1 and server.executed["add"] == (point != "before-run")
         assert (answer.status is None) == (point in ("before-run", "before-head"))
+        kind = "application/json" if sse_after else "text/event-stream"
+        assert answer.headers.get("content-type", kind) == kind
         assert (ADDED[0]["text"] in answer.body.decode()) == (point == "before-end")
         assert server.disconnects == [] and server.running == 0
 

@@ -24,10 +24,15 @@ CAPABILITY = {
 
 
 class InputRequired(Exception):
-    """Ends a run by a result that asks the client (2026-07-28); `ToolContext.request` raises it for you."""
+    """Ends a run by a result that asks the client (2026-07-28); `ToolContext.request` raises it for you.
+
+    Args:
+        requests: what to ask, each with its `method` and `params`, by keys of your own; None to ask
+            nothing.
+        state: what the client is to repeat when it comes again; None for nothing.
+    """
 
     def __init__(self, requests: Mapping[str, Message] | None = None, state: str | None = None) -> None:
-        """Args: requests: `method` and `params` by keys of your own; state: what the client repeats."""
         super().__init__(requests, state)
         self.requests = requests
         self.state = state
