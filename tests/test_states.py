@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.kit import load_script
 from trio_mcp_resilient._states import TRANSITIONS, IllegalTransition, State, StateMachine
 
 
@@ -30,3 +33,10 @@ def test_only_the_tables_moves_are_made(before: State, after: State) -> None:
             machine.move(after)
         assert told == []
         assert machine.state is before
+
+
+def test_the_manuals_pictures_are_of_this_table() -> None:
+    pictures = load_script(Path(__file__).parent.parent / "docs" / "pictures.py")
+    for name, draw in pictures.PICTURES.items():
+        drawn = (pictures.IMAGES / name).read_text(encoding="utf-8")
+        assert drawn == draw(), "run: python docs/pictures.py"
