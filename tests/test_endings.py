@@ -24,7 +24,7 @@ from trio_mcp_resilient import (
     SessionLost,
     open_client,
 )
-from trio_mcp_resilient._dispatcher import CALL_META_KEY
+from trio_mcp_resilient._call import CALL_META_KEY
 from trio_mcp_resilient.testing import ScriptedServer
 
 CALL = "tools/call"

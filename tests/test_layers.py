@@ -77,7 +77,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_generation",
     ),
     "whoever watches": ("_instruments", "_instrument_logging", "otel"),
-    "all of them": ("_supervisor", "_dispatcher", "_assembly"),
+    "all of them": ("_supervisor", "_call", "_dispatcher", "_assembly"),
     "what people hold": (
         "_rounds",
         "_subscription",

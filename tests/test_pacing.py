@@ -11,7 +11,7 @@ from trio.testing import MockClock, assert_checkpoints
 
 from tests.kit import add, open_pair, open_server
 from trio_mcp_resilient import ConnectionLost, Resend, SessionLost, open_client
-from trio_mcp_resilient._dispatcher import CALL_META_KEY
+from trio_mcp_resilient._call import CALL_META_KEY
 from trio_mcp_resilient._pacing import BATCH, Pacing
 from trio_mcp_resilient.testing import SeenRequest
 

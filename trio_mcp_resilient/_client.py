@@ -13,7 +13,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import RequestParamsMeta
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from trio_mcp_resilient._dispatcher import resend_override
+from trio_mcp_resilient._call import resend_override
 from trio_mcp_resilient._events import Event
 from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._policy import Resend

@@ -13,24 +13,22 @@ import random
 import uuid
 from collections.abc import Mapping
 from contextlib import nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio.abc
 import trio
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
-    HEADER_MISMATCH,
     INVALID_REQUEST,
     REQUEST_TIMEOUT,
-    RequestId,
 )
 
+from trio_mcp_resilient._call import Call, is_mismatch, resend_override
 from trio_mcp_resilient._discovery import DISCOVER
-from trio_mcp_resilient._envelope import Introduction, fill_in, foreign_headers
+from trio_mcp_resilient._envelope import Introduction, fill_in
 from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery, ResilientError
 from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed
@@ -46,47 +44,6 @@ from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
 
 logger = logging.getLogger("trio_mcp_resilient")
-
-CALL_META_KEY = "trio-mcp-resilient.org/call"
-"""Where `_meta` carries a call's key and attempt; the prefix is a name, not an address."""
-
-resend_override: ContextVar[Resend | None] = ContextVar("resend_override", default=None)
-"""The policy of the call being made, when it differs from the client's. The SDK's session
-passes no option of ours through, but it does run in the caller's task."""
-
-
-@dataclass(slots=True)
-class Call:
-    """One logical call: at most two POSTs."""
-
-    method: str
-    params: dict[str, Any]
-    request_id: RequestId | None
-    """The id the caller insists on; None to mint one per POST."""
-    headers: RawHeaders
-    on_progress: ProgressFnT | None
-    cancellable: bool
-    key: str | None
-    """The same on both POSTs, for a server that can tell by it that it has run the call already."""
-    posts: int = 0
-    carried: Mapping[str, object] | None = None
-    """What instruments add to `_meta`."""
-
-    def next_params(self, request_id: RequestId) -> dict[str, Any]:
-        """Return the parameters of the next POST, with what `_meta` says of it."""
-        meta: dict[str, Any] = {} if self.carried is None else {**self.carried}
-        if self.on_progress is not None:
-            # The id is the token: fresh for each POST, so late progress of the first is nobody's.
-            meta["progressToken"] = request_id
-        if self.key is not None:
-            meta[CALL_META_KEY] = {"id": self.key, "attempt": self.posts + 1}
-        return {**self.params, "_meta": {**(self.params.get("_meta") or {}), **meta}} if meta else self.params
-
-    @property
-    def tool(self) -> str | None:
-        """The name of the tool to call, if it is a tool call."""
-        name = self.params.get("name")
-        return name if self.method == "tools/call" and isinstance(name, str) else None
 
 
 class ResilientDispatcher:
@@ -173,7 +130,7 @@ class ResilientDispatcher:
         opts = opts or {}
         if method in ("initialize", DISCOVER) and (self._introduction is None or method == "initialize"):
             return await self._introduce(method, params or {})
-        call = _call(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
+        call = Call.make(method, params, opts, key=uuid.uuid4().hex if self._call_keys else None)
         timeout = opts.get("timeout")
         send = self._listen if method == LISTEN else self._send
         watched = self._instruments.around(method, call.params) if self._instruments.tracers else UNWATCHED
@@ -296,7 +253,7 @@ class ResilientDispatcher:
         policy = resend_override.get() or self._resend
         if policy is Resend.NEVER:
             return False
-        if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY) or _is_mismatch(call, outcome):
+        if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY) or is_mismatch(call, outcome):
             return True
         if outcome.fate is not Fate.UNKNOWN:
             return False
@@ -312,7 +269,7 @@ class ResilientDispatcher:
                 if pause > self._timeouts.recovery:
                     raise self._error(call, outcome)
                 await trio.sleep(pause)
-            elif _is_mismatch(call, outcome):
+            elif is_mismatch(call, outcome):
                 await self._list_tools(outcome)
             return await self.supervisor.ready()
         except (GaveUp, HandshakeFailed) as failure:
@@ -323,7 +280,7 @@ class ResilientDispatcher:
         cursor: dict[str, Any] = {}
         try:
             for _ in range(MAX_PAGES):
-                page = await self._send(_call("tools/list", cursor, {}, key=None))
+                page = await self._send(Call.make("tools/list", cursor, {}, key=None))
                 if page.get("nextCursor") is None:
                     return
                 cursor = {"cursor": page["nextCursor"]}
@@ -394,21 +351,3 @@ SUMMARIES = {
     Fate.UNSENT: "{} was not executed: it never left whole",
     Fate.UNKNOWN: "{} may or may not have been executed",
 }
-
-
-def _is_mismatch(call: Call, outcome: Outcome) -> bool:
-    """Whether a call was refused unread, for headers that are not those of the tool's schema."""
-    error = outcome.error
-    return call.tool is not None and isinstance(error, MCPError) and error.code == HEADER_MISMATCH
-
-
-def _call(method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, key: str | None) -> Call:
-    return Call(
-        method=method,
-        params=dict(params or {}),
-        request_id=opts.get("request_id"),
-        headers=foreign_headers(method, opts.get("headers") or {}),
-        on_progress=opts.get("on_progress"),
-        cancellable=opts.get("cancel_on_abandon", True),
-        key=key,
-    )
