@@ -34,10 +34,10 @@ from trio_mcp_resilient._connections import (
     KEEPALIVE_EXPIRY,
     Connections,
     ConnectionStatistics,
-    NoSlot,
 )
 from trio_mcp_resilient._dial import PROBE_SECONDS
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._http_errors import NoSlot
 from trio_mcp_resilient._scripted_stream import memory_connection
 from trio_mcp_resilient._wire import Stage, WireError
 

@@ -27,7 +27,7 @@ from tests.http_peer import (
 from trio_mcp_resilient._connections import CONNECT_TIMEOUT, Connections, ConnectionStatistics
 from trio_mcp_resilient._dial import default_ssl_context
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http11 import TimedOut
+from trio_mcp_resilient._http_errors import TimedOut
 from trio_mcp_resilient._scripted_stream import memory_connection
 from trio_mcp_resilient._wire import Stage, WireError
 

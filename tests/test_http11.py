@@ -32,7 +32,8 @@ from tests.http_peer import (
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http11 import SLICE_BYTES, Malformed, TimedOut
+from trio_mcp_resilient._http11 import SLICE_BYTES
+from trio_mcp_resilient._http_errors import Malformed, TimedOut
 from trio_mcp_resilient._http_messages import MAX_HEADS, RequestHeads, new_request
 from trio_mcp_resilient._scripted_stream import memory_connection
 from trio_mcp_resilient._wire import Stage, WireError

@@ -48,6 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_validating",
     ),
     "HTTP": (
+        "_http_errors",
         "_dial",
         "_http11",
         "_http_messages",

@@ -20,8 +20,8 @@ from trio_mcp_resilient._http11 import (
     After,
     Body,
     HTTP11Connection,
-    TimedOut,
 )
+from trio_mcp_resilient._http_errors import NoSlot, TimedOut
 from trio_mcp_resilient._http_messages import PooledResponse, RequestHeads
 from trio_mcp_resilient._spares import Lot, Origin, Spares
 from trio_mcp_resilient._wire import BeforeWrite, RawHeaders, Stage, WireError
@@ -37,10 +37,6 @@ ENDING_GRACE = 0.02
 one would cost a round trip or three; the end of a stream is usually on its way."""
 ENDING_TRIES = 4
 """How many ending connections one request looks at."""
-
-
-class NoSlot(TimedOut):
-    """All connections that are allowed were busy for longer than the pool timeout."""
 
 
 @dataclass(frozen=True)

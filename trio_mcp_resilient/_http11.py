@@ -17,6 +17,7 @@ import h11
 import trio
 
 from trio_mcp_resilient._dial import RECEIVE_BYTES, STREAM_ERRORS, Link
+from trio_mcp_resilient._http_errors import Malformed, NotHTTP, TimedOut
 from trio_mcp_resilient._wire import Stage, WireError
 
 MAX_HEAD_BYTES = 65536
@@ -29,26 +30,6 @@ MAX_LEFTOVER_BYTES = 65536
 """How much of a body may be thrown away to save its connection; a new one is cheaper than more."""
 
 Body = bytes | AsyncIterable[bytes]
-
-
-class TimedOut(WireError):
-    """The peer, or the way to it, took longer than it was given."""
-
-
-class Malformed(WireError):
-    """What came back is not HTTP/1.1, or ended in its middle.
-
-    The parser's own words are not in its chain, for they quote header lines, and those have
-    secrets in them.
-    """
-
-
-class NotHTTP(ValueError):
-    """What the caller asked to send is not valid HTTP."""
-
-    def __init__(self, message: str, stage: Stage = Stage.NOT_CONNECTED) -> None:
-        super().__init__(message)
-        self.stage = stage
 
 
 class After(enum.Enum):
@@ -111,7 +92,8 @@ class HTTP11Connection:
             # A peer that refuses a request early closes; its reason may be here already.
             if failure is not None and not await self._has_answered():
                 raise failure
-            while not self._has_head():
+            # Something has come already if it looked for an early answer.
+            while not (self._begun and self._has_head()):
                 await self.receive(read_timeout)
             head, self._head = cast("h11.Response", self._head), None
             return head

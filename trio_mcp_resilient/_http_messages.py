@@ -8,7 +8,8 @@ import h11
 import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http11 import MAX_LEFTOVER_BYTES, Body, HTTP11Connection, NotHTTP
+from trio_mcp_resilient._http11 import MAX_LEFTOVER_BYTES, Body, HTTP11Connection
+from trio_mcp_resilient._http_errors import NotHTTP
 from trio_mcp_resilient._wire import RawHeaders
 
 MAX_HEADS = 256

@@ -21,11 +21,11 @@ from trio_mcp_resilient._connections import (
     KEEPALIVE_EXPIRY,
     Connections,
     ConnectionStatistics,
-    NoSlot,
 )
 from trio_mcp_resilient._dial import Connect
 from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
-from trio_mcp_resilient._http11 import Body, Malformed, NotHTTP, TimedOut
+from trio_mcp_resilient._http11 import Body
+from trio_mcp_resilient._http_errors import Malformed, NoSlot, NotHTTP, TimedOut
 from trio_mcp_resilient._http_messages import PooledResponse
 from trio_mcp_resilient._wire import Stage, WireError
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
@@ -100,7 +99,7 @@ class Supervisor:
         self._doubted: Generation | None = None
         self._series: Series | None = None
         self._wanted = trio.Event()
-        self._losses: deque[float] = deque(maxlen=FLAPPING_LOSSES)
+        self._losses: list[float] = []
 
     def start(self) -> None:
         """Begin making the first session, now that it is known how the client introduces itself."""
@@ -300,7 +299,7 @@ class Supervisor:
 
     def _count_loss(self) -> None:
         self._counters.losses += 1
-        self._losses.append(trio.current_time())
+        self._losses = [*self._losses, trio.current_time()][-FLAPPING_LOSSES:]
         if self.is_flapping:
             seconds = self._losses[-1] - self._losses[0]
             logger.warning("%s: %d losses in %.1f s: %s", self._name, FLAPPING_LOSSES, seconds, FLAPPING_HINT)
