@@ -66,7 +66,7 @@ NOT_OURS = [
 ONLY_AT_THE_FACE = ["ASYNC910", "ASYNC911"]
 FACE = [
     f"{PACKAGE}/{module}.py"
-    for module in ("_client", "_open", "_sdk_transport", "_httpx_transport", "testing")
+    for module in ("_client", "_open", "_pool", "_sdk_transport", "_httpx_transport", "testing")
 ]
 
 

@@ -87,3 +87,33 @@ def load_script(path: Path) -> ModuleType:
 def told(events: list[Event], kind: type[Any]) -> list[Any]:
     """The events of one kind."""
     return [event for event in events if isinstance(event, kind)]
+
+
+class Fragile(trio.abc.Stream):
+    """A stream of the application's own, with a bug."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.bug: Exception | None = None
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        data: bytes = await self._stream.receive_some(max_bytes)
+        bug, self.bug = self.bug, None
+        if bug is not None:
+            raise bug
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    def is_readable(self) -> bool:
+        return bool(self._stream.is_readable())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

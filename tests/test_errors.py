@@ -17,6 +17,7 @@ from trio_mcp_resilient import (
     ResilientError,
     SessionLost,
 )
+from trio_mcp_resilient._errors import twin
 
 EVIDENCE = Evidence(3, "#1a2b3c4d", "POST tools/call answered 404", 404, "Session not found")
 
@@ -70,3 +71,40 @@ def test_all_errors_have_one_base_and_show_their_public_path() -> None:
     for error in errors:
         assert issubclass(error, ResilientError)
         assert error.__module__ == "trio_mcp_resilient"
+
+
+def test_a_twin_of_an_error_of_ours_has_its_cause_and_its_words() -> None:
+    error = GaveUp("no session", recovery=Recovery(3, 1.5, "refused"))
+    error.__cause__ = ExceptionGroup("what the attempts met", [OSError("refused")])
+    copy = twin(error)
+    assert copy is not error
+    assert type(copy) is GaveUp
+    assert str(copy) == str(error)
+    assert copy.__cause__ is error.__cause__
+    assert copy.__traceback__ is None
+
+
+def test_a_twin_of_another_error_leads_to_where_it_was_raised() -> None:
+    with pytest.raises(KeyError) as caught:
+        {}["missing"]
+    copy = twin(caught.value)
+    assert type(copy) is KeyError
+    assert copy.args == ("missing",)
+    assert copy.__cause__ is caught.value
+    assert twin(KeyError("never raised")).__cause__ is None
+
+
+def test_what_cannot_be_copied_is_told_of() -> None:
+    class Stubborn(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__(one + two)
+
+    class Turncoat(Exception):
+        def __reduce__(self) -> tuple[type, tuple[str]]:
+            return (ValueError, ("another",))
+
+    for error in (Stubborn(1, 2), Turncoat("mine")):
+        copy = twin(error)
+        assert type(copy) is ResilientError
+        assert str(copy) == f"{type(error).__name__}: {error}"
+        assert copy.__cause__ is error

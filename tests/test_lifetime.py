@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from tests.kit import STEADY, add, open_pair, open_server
+from tests.kit import STEADY, Fragile, add, open_pair, open_server
 from trio_mcp_resilient import Client, GaveUp, OutcomeUnknown, State, open_client
 from trio_mcp_resilient._connections import KEEPALIVE_EXPIRY
 from trio_mcp_resilient.testing import ScriptedServer
@@ -66,6 +66,27 @@ async def test_a_group_of_the_users_own_comes_out_as_it_is(autojump_clock: MockC
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(add, client)
                     raise ValueError("user")
+
+
+async def test_what_a_stream_of_the_users_own_raises_comes_out_as_itself(autojump_clock: MockClock) -> None:
+    streams: list[Fragile] = []
+
+    async with open_server() as server:
+
+        async def connect(host: str, port: int) -> Fragile:
+            streams.append(Fragile(await server.connect(host, port)))
+            return streams[-1]
+
+        bug = KeyError("a bug")
+        with pytest.raises(KeyError) as caught:
+            async with open_client(server.url, connect=connect) as client:
+                await add(client)
+                session = await server.listening()
+                for stream in streams:
+                    stream.bug = bug
+                server.notify("notifications/tools/list_changed", session=session)
+                await trio.sleep_forever()
+        assert caught.value is bug
 
 
 async def test_cancelled_in_the_middle_of_a_recovery(autojump_clock: MockClock) -> None:

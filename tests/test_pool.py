@@ -20,7 +20,7 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from tests.kit import STEADY, add, open_server
+from tests.kit import STEADY, Fragile, add, open_server
 from tests.test_lifetime import Leaks, cancelled_at
 from trio_mcp_resilient import (
     Client,
@@ -889,36 +889,6 @@ def test_limits_that_make_no_sense() -> None:
 
 
 # -- a client that fails ----------------------------------------------------------------------
-
-
-class Fragile(trio.abc.Stream):
-    """A stream of the application's own, with a bug."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.bug: Exception | None = None
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        data: bytes = await self._stream.receive_some(max_bytes)
-        bug, self.bug = self.bug, None
-        if bug is not None:
-            raise bug
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    def is_readable(self) -> bool:
-        return bool(self._stream.is_readable())
-
-    def close(self) -> None:
-        self._stream.close()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 async def test_one_clients_failure_is_that_of_its_leases_only(

@@ -405,6 +405,25 @@ async def test_losses_that_are_far_apart_are_not_flapping(autojump_clock: MockCl
         assert rig.told(Flapping) == []
 
 
+@pytest.mark.parametrize("error", [TryAgain("down"), HandshakeFailed("no")], ids=["last", "final"])
+async def test_an_attempt_that_fails_as_the_client_closes(
+    error: Exception, autojump_clock: MockClock
+) -> None:
+    world = World()
+
+    def close_and_fail() -> Exception:
+        rig.supervisor.close()
+        return error
+
+    world.meets = close_and_fail
+    async with open_rig(world, backoff=Backoff(attempts=1)) as rig:
+        with pytest.raises(trio.ClosedResourceError):
+            await rig.ready()
+        await wait_all_tasks_blocked()
+        assert rig.supervisor.state is State.CLOSED
+        assert rig.told(RecoveryFailed) == []
+
+
 async def test_500_clients_of_one_server_spread_out(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

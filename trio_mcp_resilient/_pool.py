@@ -68,7 +68,7 @@ class Pool:
 
         Args:
             url: the server's endpoint.
-            headers: sent with every request, in addition to the pool's and before them. They are
+            headers: sent with every request, and instead of the pool's of the same names. They are
                 part of the identity.
             auth: as `open_client` takes it, instead of the pool's. The object itself is part of the
                 identity: keep one for each user, and do not make one for each lease.
@@ -155,8 +155,8 @@ class Pool:
         """Close the pool: nobody gets a client any more, and every session is ended at its server.
 
         Those who wait are told at once. Leases have the pool's `grace` to finish and are then
-        cancelled. Then every client says goodbye, all at the same time. Leaving the pool's block
-        does this; calling it earlier, or twice, is fine.
+        cancelled, also that of the caller, if it has one. Then every client says goodbye, all at the
+        same time. Leaving the pool's block does this; calling it earlier, or twice, is fine.
 
         Cancellation: the rest is not waited for, but still done: leases are cancelled, and the
         goodbyes run in the background until the pool's block ends. Checkpoint: always.
