@@ -393,6 +393,32 @@ async def test_a_session_that_leaves_first_takes_its_calls_along(autojump_clock:
             await wait_all_tasks_blocked()
 
 
+async def test_a_stream_that_is_closed_leaves_the_server_no_hope(autojump_clock: MockClock) -> None:
+    """As one who reads the streams without a session of the SDK's may do."""
+    introduction = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "app", "version": "1"},
+    }
+    async with open_server() as server:
+        async with transport_to(server) as (read, write):
+            initialize = JSONRPCRequest(jsonrpc="2.0", id=1, method="initialize", params=introduction)
+            await write.send(SessionMessage(initialize))
+            assert (await read.receive()).message.id == 1
+            # An answer to nothing that was asked.
+            await write.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id="asked-9", result={})))
+            async with trio.open_nursery() as nursery:
+
+                async def ask_in_vain() -> None:
+                    with pytest.raises(RpcError, match="Connection closed"):
+                        await server.request("ping")
+
+                nursery.start_soon(ask_in_vain)
+                assert (await read.receive()).message.method == "ping"
+                await write.aclose()
+            await read.aclose()
+
+
 async def test_a_transport_that_ends_first_closes_the_session(autojump_clock: MockClock) -> None:
     async with open_server() as server:
         leaks = Leaks(server)

@@ -425,6 +425,32 @@ async def test_a_change_of_the_tools_is_announced(autojump_clock: MockClock) -> 
         assert told(events, ToolsChanged) == [ToolsChanged(("new",), (), ())]
 
 
+async def test_tools_are_listed_again_page_by_page(autojump_clock: MockClock) -> None:
+    heard = Heard()
+    async with open_sdk_pair(get_stream=False, sdk={"message_handler": heard}) as (server, client):
+        server.page_size = 1
+        page = await client.list_tools()
+        await client.list_tools(cursor=page.next_cursor)
+        asked = len(server.posts("tools/list"))
+        server.lose_session()
+        await client.send_ping()
+        await wait_all_tasks_blocked()
+        assert len(server.posts("tools/list")) == asked * 2
+        assert heard.methods == []
+
+
+async def test_a_listing_of_no_tools_at_all_is_its_readers_to_refuse(autojump_clock: MockClock) -> None:
+    async with open_sdk_pair(get_stream=False) as (server, client):
+        server.answer(
+            200,
+            lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "result": {"tools": "none"}},
+            when="tools/list",
+        )
+        with pytest.raises(ValueError, match="tools"):
+            await client.list_tools()
+        assert await add(client) == "3"
+
+
 async def test_tools_that_cannot_be_listed_again_may_have_changed(autojump_clock: MockClock) -> None:
     heard = Heard()
     async with open_sdk_pair(get_stream=False, sdk={"message_handler": heard}) as (server, client):

@@ -327,6 +327,19 @@ async def test_a_subscription_that_was_never_acknowledged_is_its_clients_to_see(
                     pytest.fail("it was refused")
 
 
+async def test_an_acknowledgment_that_says_nothing_costs_only_the_news_of_the_gap(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_server(era="modern") as server:
+        async with open_client_of(server) as client:
+            async with client.listen(tools_list_changed=True) as subscription:
+                acknowledged = "notifications/subscriptions/acknowledged"
+                server.subscriptions[0].tell(acknowledged, {"notifications": {"toolsListChanged": "what"}})
+                await none_for(10, subscription)
+                server.tools_list_changed()
+                assert await next_event(subscription) == ToolsListChanged()
+
+
 async def test_an_end_that_comes_again_and_again_is_believed(autojump_clock: MockClock) -> None:
     async with open_server(era="modern") as server:
         async with open_client_of(server) as client:
