@@ -24,6 +24,7 @@ nox.options.sessions = [
     "simulate",
     "mutants",
     "conformance",
+    "sdk_suite",
 ]
 
 ROOT = Path(__file__).parent
@@ -33,6 +34,8 @@ TYPED = [PACKAGE, "tests/typing/api.py"]
 
 OLD_SDK = "mcp==1.30.0"
 """The last SDK of the 1.x line, whose servers are still everywhere."""
+TESTED_SDK = "mcp==2.3.0"
+"""The one whose tests `tests/sdk_suite/suite.toml` knows."""
 FASTMCP = "fastmcp==4.2.3"
 NPM_SERVERS = [
     "@modelcontextprotocol/server-everything@2026.8.31",
@@ -231,6 +234,17 @@ def conformance(session: nox.Session) -> None:
     session.install("-e", ".")
     folder = npm_install(session, "suite", CONFORMANCE_SUITE)
     session.run("python", "tests/conformance/run.py", str(folder), *session.posargs)
+
+
+@nox.session
+def sdk_suite(session: nox.Session) -> None:
+    """The tests of the SDK's own client, from its source distribution, against ours."""
+    session.install("-e", ".", *group("sdk-suite"))
+    folder = Path(session.create_tmp()).absolute() / "sdist"
+    if not list(folder.glob("mcp-*.tar.gz")):
+        source = ["--no-deps", "--no-binary=mcp", "-d", str(folder)]
+        session.run("pip", "download", "--quiet", *source, TESTED_SDK)
+    session.run("python", "tests/sdk_suite/run.py", str(folder), *session.posargs)
 
 
 def npm_install(session: nox.Session, name: str, packages: list[str]) -> Path:

@@ -67,11 +67,13 @@ CONTRADICTIONS = [
     (LEGACY, 400, refusal(-32022, data={"supported": [MODERN]}), True),
     (LEGACY, 400, refusal(-32020), True),
     (LEGACY, 400, refusal(-32021), True),
-    (LEGACY, 200, refusal(-32022, data={"supported": [MODERN]}), True),
     # So does one that misses the envelope, and names it.
     (LEGACY, 400, refusal(-32602, f"params._meta is missing {PROTOCOL_VERSION_META_KEY}"), True),
     (MODERN, 400, refusal(-32602, f"params._meta is missing {PROTOCOL_VERSION_META_KEY}"), False),
     (LEGACY, 400, refusal(-32602, "params.name is missing"), False),
+    # In a 200 the code is the tool's own, or what the tool met behind it: it has run.
+    (LEGACY, 200, refusal(-32022, data={"supported": [MODERN]}), False),
+    (LEGACY, 200, refusal(-32020), False),
     # A server that says it speaks our version refused something else.
     (LEGACY, 400, refusal(-32022, data={"supported": [LEGACY]}), False),
     (MODERN, 400, refusal(-32022, data={"supported": [MODERN]}), False),

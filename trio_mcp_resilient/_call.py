@@ -40,6 +40,8 @@ class Call:
     posts: int = 0
     carried: Mapping[str, object] | None = None
     """What instruments add to `_meta`."""
+    mirrored: RawHeaders | None = None
+    """The arguments that the last POST had in its headers; None where the era does not do that."""
 
     @classmethod
     def make(
@@ -76,4 +78,5 @@ class Call:
 def is_mismatch(call: Call, outcome: Outcome) -> bool:
     """Whether a call was refused unread, for headers that are not those of the tool's schema."""
     error = outcome.error
-    return call.tool is not None and isinstance(error, MCPError) and error.code == HEADER_MISMATCH
+    mirrors = call.tool is not None and call.mirrored is not None
+    return mirrors and isinstance(error, MCPError) and error.code == HEADER_MISMATCH

@@ -18,7 +18,13 @@ from typing import Any
 
 import anyio.abc
 import trio
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import (
+    CallOptions,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    coerce_request_id,
+)
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -73,13 +79,15 @@ class ResilientDispatcher:
         self._counters = counters
         self._instruments = instruments
         self._ids = itertools.count(1)
+        self._insisted: set[RequestId] = set()
+        """The ids in flight that callers have chosen: no minted one may be the same."""
         self._initialized = False
         self.state = SessionState()
         """What a new session has to be told again."""
 
     def next_id(self) -> int:
         """Mint a request id, unique for the life of the client and so in each of its sessions."""
-        return next(self._ids)
+        return next(minted for minted in self._ids if minted not in self._insisted)
 
     # -- the Dispatcher protocol --------------------------------------------------------------
 
@@ -226,23 +234,36 @@ class ResilientDispatcher:
 
     async def _post(self, generation: Generation, call: Call) -> Outcome:
         """Send once, and tell the supervisor what it means for the session."""
-        request_id = self.next_id() if call.request_id is None else call.request_id
-        params = call.next_params(request_id)
-        is_modern = generation.session.era is Era.MODERN
-        outcome = await generation.request(
-            call.method,
-            params,
-            request_id=request_id,
-            headers=(*call.headers, *self._parameter_headers(call)) if is_modern else call.headers,
-            on_progress=call.on_progress,
-            cancellable=call.cancellable,
-        )
+        request_id = self.next_id() if call.request_id is None else self._insist(call.request_id)
+        try:
+            params = call.next_params(request_id)
+            is_modern = generation.session.era is Era.MODERN
+            call.mirrored = self._parameter_headers(call) if is_modern else None
+            outcome = await generation.request(
+                call.method,
+                params,
+                request_id=request_id,
+                headers=(*call.headers, *(call.mirrored or ())),
+                on_progress=call.on_progress,
+                cancellable=call.cancellable,
+            )
+        finally:
+            if call.request_id is not None:
+                self._insisted.discard(coerce_request_id(call.request_id))
         call.posts += outcome.begun
         if outcome.fate is not Fate.ANSWERED:
             self.supervisor.report(generation, outcome.notice, outcome.evidence)
         if outcome.result is not None and is_modern:
             outcome.result = fill_in(call.method, outcome.result)
         return outcome
+
+    def _insist(self, request_id: RequestId) -> RequestId:
+        """Keep an id that a caller has chosen from being minted for somebody else meanwhile."""
+        key = coerce_request_id(request_id)
+        if key in self._insisted:
+            raise ValueError(f"request id {request_id!r} is already in flight")
+        self._insisted.add(key)
+        return request_id
 
     def _parameter_headers(self, call: Call) -> RawHeaders:
         """Mirror in headers the arguments that the tool's schema says so of (specification, x-mcp-header)."""
@@ -271,6 +292,9 @@ class ResilientDispatcher:
                 await trio.sleep(pause)
             elif is_mismatch(call, outcome):
                 await self._list_tools(outcome)
+                if self._parameter_headers(call) == call.mirrored:
+                    # Nothing was missing: the code is the tool's own, or another sending is as wrong.
+                    raise self._error(call, outcome)
             return await self.supervisor.ready()
         except (GaveUp, HandshakeFailed) as failure:
             raise self._error(call, outcome, failure.recovery) from failure

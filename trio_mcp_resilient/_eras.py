@@ -93,6 +93,10 @@ def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
     Such a refusal comes from the protocol's own layer, before any dispatch: the request was
     certainly not executed. Another handshake finds out what is spoken now.
     """
+    if not 400 <= status < 500:
+        # That layer refuses by status. In a 200 a code is the tool's own, such as one that a tool
+        # passes on from a server behind it, and the tool has run.
+        return False
     failure = _failure(body)
     if failure is not None and failure.code in MODERN_CODES:
         if failure.code == UNSUPPORTED_PROTOCOL_VERSION:
@@ -102,11 +106,7 @@ def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
     if failure is not None and failure.code == INVALID_PARAMS and Era.of(version) is Era.LEGACY:
         # A server of the modern era only, which misses what a legacy request has no reason to carry.
         return PROTOCOL_VERSION_META_KEY in failure.message
-    return (
-        Era.of(version) is Era.MODERN
-        and 400 <= status < 500
-        and _asks_for_a_session(read(body, finished=False))
-    )
+    return Era.of(version) is Era.MODERN and _asks_for_a_session(read(body, finished=False))
 
 
 def _failure(body: bytes) -> Failure | None:

@@ -128,9 +128,30 @@ MUTANTS = (
     Mutant(
         "request ids come again",
         "dispatcher",
-        "        return next(self._ids)",
+        "        return next(minted for minted in self._ids if minted not in self._insisted)",
         "        return next(self._ids) % 5 + 1",
         "recovery",
+    ),
+    Mutant(
+        "a chosen id is minted for another",
+        "dispatcher",
+        "for minted in self._ids if minted not in self._insisted",
+        "for minted in self._ids",
+        "found_by_suites",
+    ),
+    Mutant(
+        "a code of the other era is believed wherever it stands",
+        "eras",
+        "if not 400 <= status < 500:",
+        "if False:",
+        "found_by_suites",
+    ),
+    Mutant(
+        "a mismatch is sent again though nothing was missing",
+        "dispatcher",
+        "if self._parameter_headers(call) == call.mirrored:",
+        "if False:",
+        "found_by_suites",
     ),
     Mutant(
         "progress goes to anybody",
