@@ -13,14 +13,10 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from substitute import URL, opened
 
-from trio_mcp_resilient import Backoff, Resend
-from trio_mcp_resilient._assembly import Parts, assemble
+from trio_mcp_resilient import open_client
 from trio_mcp_resilient._dispatcher import ResilientDispatcher
-from trio_mcp_resilient._eras import Mode
-from trio_mcp_resilient._policy import Timeouts
 
 WHO = {"name": "pair", "version": "1"}
-INITIALIZE = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": WHO}
 INITIALIZED = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "serverInfo": WHO}
 
 
@@ -88,42 +84,19 @@ class _Client:
         opened.append(URL)
         async with open_memory_server(self._server.application) as connect, trio.open_nursery() as nursery:
             await nursery.start(self._server.serve)
-            parts = _parts(connect)
-            nursery.start_soon(parts.supervisor.run)
-            await nursery.start(parts.dispatcher.run, on_request, on_notify, intercept)
-            await parts.dispatcher.send_raw_request("initialize", INITIALIZE)
-            self._dispatcher = parts.dispatcher
-            await self._server.heard_from.wait()
-            task_status.started()
-            await trio.sleep_forever()
+            async with open_client(URL, connect=connect, mode="legacy") as client:
+                # It has no public name, and is what the test is about.
+                self._dispatcher = client.session._dispatcher  # type: ignore[assignment]
+                self._dispatcher.inbound.attach(on_request, on_notify, intercept)
+                await self._server.heard_from.wait()
+                task_status.started()
+                await trio.sleep_forever()
 
     async def send_raw_request(self, *args: Any) -> dict[str, Any]:
         return await self._dispatcher.send_raw_request(*args)
 
     async def notify(self, *args: Any) -> None:
         await self._dispatcher.notify(*args)
-
-
-def _parts(connect: Any) -> Parts:
-    return assemble(
-        URL,
-        headers=None,
-        auth=None,
-        http_client=None,
-        name=None,
-        timeouts=Timeouts(),
-        backoff=Backoff(),
-        get_stream=True,
-        mode=Mode.parse("legacy"),
-        log_level=None,
-        resend=Resend.REFUSED,
-        call_keys=False,
-        detect=None,
-        on_event=None,
-        ssl_context=None,
-        connect=connect,
-        on_started=lambda generation: None,
-    )
 
 
 def our_pair(*, can_send_request: bool = True) -> tuple[_Client, _Server, Callable[[], None]]:
