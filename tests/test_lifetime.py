@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
@@ -172,34 +174,77 @@ async def test_a_closed_client_says_so(autojump_clock: MockClock) -> None:
     assert client.statistics().in_flight == 0
 
 
-COROUTINES: dict[str, Callable[[Client], Awaitable[Any]]] = {
-    "call_tool": lambda client: client.call_tool("add", {"a": 1, "b": 2}),
-    "list_tools": lambda client: client.list_tools(),
-    "list_resources": lambda client: client.list_resources(),
-    "list_resource_templates": lambda client: client.list_resource_templates(),
-    "read_resource": lambda client: client.read_resource("memo://one"),
-    "list_prompts": lambda client: client.list_prompts(),
-    "get_prompt": lambda client: client.get_prompt("greet", {"name": "Ada"}),
-    "complete": lambda client: client.complete(
-        types.PromptReference(type="ref/prompt", name="greet"), {"name": "name", "value": "A"}
-    ),
-    "ping": lambda client: client.ping(),
-    "wait_ready": lambda client: client.wait_ready(),
+REFERENCE = types.PromptReference(type="ref/prompt", name="greet")
+ARGUMENTS: dict[str, Any] = {
+    "uri": "memo://one",
+    "ref": REFERENCE,
+    "argument": {"name": "name", "value": "A"},
+}
+"""What to pass for a parameter that has no default."""
+SPECIAL: dict[str, dict[str, Any]] = {
+    "call_tool": {"name": "add", "arguments": {"a": 1, "b": 2}},
+    "get_prompt": {"name": "greet", "arguments": {"name": "Ada"}},
+    "listen": {"tools_list_changed": True},
+}
+"""What to pass to one method."""
+
+
+def call_of(name: str) -> Callable[[Client], Awaitable[Any]]:
+    """Make up a call of a public method, so that one that is added is swept as well."""
+    method = getattr(Client, name)
+    required = [
+        parameter
+        for parameter, of in inspect.signature(method).parameters.items()
+        if of.default is of.empty and parameter != "self"
+    ]
+    passed = SPECIAL.get(name) or {parameter: ARGUMENTS[parameter] for parameter in required}
+
+    async def enter_and_leave(client: Client) -> None:
+        async with method(client, **passed):
+            pass
+
+    return enter_and_leave if name in CONTEXT_MANAGERS else lambda client: method(client, **passed)
+
+
+PUBLIC = {
+    name: method
+    for name, method in vars(Client).items()
+    if not name.startswith("_") and inspect.isfunction(method)
+}
+CONTEXT_MANAGERS = {
+    name
+    for name, method in PUBLIC.items()
+    if "AsyncContextManager" in str(inspect.signature(method).return_annotation)
+}
+COROUTINES = {
+    name: call_of(name)
+    for name, method in PUBLIC.items()
+    if inspect.iscoroutinefunction(method) or name in CONTEXT_MANAGERS
 }
 
 
-def test_no_public_coroutine_is_forgotten_here() -> None:
-    import inspect
-
-    public = {name for name, value in vars(Client).items() if inspect.iscoroutinefunction(value)}
-    assert public == set(COROUTINES)
+WAIT_FOR_NOTHING = {"events"}
+"""Those that only begin to take down what happens."""
 
 
-@pytest.mark.parametrize("name", COROUTINES)
-async def test_every_public_coroutine_is_a_checkpoint(name: str, autojump_clock: MockClock) -> None:
-    async with open_pair() as (server, client):
+def test_every_public_coroutine_is_found() -> None:
+    assert {"call_tool", "list_tools", "get_prompt", "complete", "ping", "wait_ready"} < set(COROUTINES)
+    assert sorted(CONTEXT_MANAGERS) == ["events", "listen"]
+
+
+@asynccontextmanager
+async def furnished(name: str) -> AsyncGenerator[ScriptedServer, None]:
+    """A server that can do all that the client can ask for; one of sessions, if it may be either."""
+    async with open_server() as server:
+        server.era = "modern" if name == "listen" else "legacy"
         server.resource("memo://one", "text of one")
         server.prompt("greet", "hello {name}")
+        yield server
+
+
+@pytest.mark.parametrize("name", [name for name in COROUTINES if name not in WAIT_FOR_NOTHING])
+async def test_every_public_coroutine_is_a_checkpoint(name: str, autojump_clock: MockClock) -> None:
+    async with furnished(name) as server, open_client(server.url, connect=server.connect) as client:
         await client.list_tools()
         with assert_checkpoints():
             await COROUTINES[name](client)
@@ -237,25 +282,58 @@ async def cancelled_at(k: int, operation: Callable[[], Awaitable[Any]]) -> bool:
     return instrument.left == 0
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["session stands", "session lost"])
-@pytest.mark.parametrize("name", COROUTINES)
-async def test_cancelled_at_every_checkpoint(name: str, lost: bool, autojump_clock: MockClock) -> None:
-    async with open_server() as server:
-        server.resource("memo://one", "text of one")
-        server.prompt("greet", "hello {name}")
+def lost(server: ScriptedServer, client: Client) -> None:
+    """The session is gone, and the call will be who finds it."""
+    server.lose_session()
+
+
+def recovering(server: ScriptedServer, client: Client) -> None:
+    """There is no session, and the next one is on its way."""
+    client.invalidate()
+
+
+def resuming(server: ScriptedServer, client: Client) -> None:
+    """The answer's stream breaks, and the rest has to be asked for."""
+    server.cut(
+        "mid-body", how="fin", when=lambda seen: seen.http_method == "POST" and seen.rpc_id is not None
+    )
+
+
+SITUATIONS = {
+    "ready": lambda server, client: None,
+    "lost": lost,
+    "recovering": recovering,
+    "resuming": resuming,
+}
+SWEPT = [
+    (name, situation)
+    for name in COROUTINES
+    for situation in SITUATIONS
+    # Without sessions there is none to lose, and nothing is resumed.
+    if name not in CONTEXT_MANAGERS or situation in ("ready", "recovering")
+]
+
+
+@pytest.mark.parametrize(("name", "situation"), SWEPT)
+async def test_cancelled_at_every_checkpoint(name: str, situation: str, autojump_clock: MockClock) -> None:
+    async with furnished(name) as server:
+        server.resumable, server.retry = situation == "resuming", 100
         leaks = Leaks(server)
         async with open_client(
             server.url, connect=server.connect, get_stream=False, backoff=STEADY
         ) as client:
-            for k in range(1, 200):
-                if lost:
-                    server.lose_session()
-                if not await cancelled_at(k, lambda: COROUTINES[name](client)):
+            for k in range(1, 300):
+                SITUATIONS[situation](server, client)
+                was_cut = await cancelled_at(k, lambda: COROUTINES[name](client))
+                server.forget_script()
+                if not was_cut:
                     break
                 # Whatever was cut off, the client works on.
                 assert await add(client) == "3"
             else:
                 pytest.fail("it never completed")
+            resumed = server.seen("GET")
+            assert bool(resumed) is (situation == "resuming" and name != "wait_ready")
             # The tools of the last session are listed again in the background.
             await wait_all_tasks_blocked()
             assert client.statistics().in_flight == 0
