@@ -30,6 +30,7 @@ from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
     REQUEST_TIMEOUT,
+    RequestId,
 )
 
 from trio_mcp_resilient._call import Call, is_mismatch, resend_override
