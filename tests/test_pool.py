@@ -11,7 +11,7 @@ import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import httpx
 import mcp_types as types
@@ -39,6 +39,9 @@ from trio_mcp_resilient import (
     open_client,
     open_pool,
 )
+from trio_mcp_resilient._pool_client import Asked, PooledClient
+from trio_mcp_resilient._pool_keys import Keyring
+from trio_mcp_resilient._pool_lease import Lease, LeaseState
 from trio_mcp_resilient.testing import ScriptedServer
 
 
@@ -339,6 +342,25 @@ async def test_a_connect_that_all_have_left_makes_room(autojump_clock: MockClock
         assert len(server.deleted) == 1
 
 
+async def test_a_connect_given_up_may_fail_as_well(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_tasks(max_clients=1) as (server, pool, tasks):
+        held = server.hold("initialize")
+        server.answer(401, b"no", when="initialize")
+        await tasks.start("a1")
+        tasks.scopes["a1"].cancel()
+        await tasks.start("b1")
+        with caplog.at_level(logging.INFO):
+            held.release()
+            await wait_all_tasks_blocked()
+        assert "failed while it closed" in caplog.text
+        assert pool.statistics().connect_failures == 0, "nobody wanted it"
+        assert pool.statistics().closed[Closing.FAILED] == 0
+        assert pool.statistics().closing == 0
+        assert tasks.got == ["b1"]
+
+
 async def test_a_connect_that_nobody_wants_does_not_last(autojump_clock: MockClock) -> None:
     async with open_tasks(max_idle=0) as (server, pool, tasks):
         server.go_silent(when="initialize")
@@ -388,6 +410,31 @@ async def test_who_waits_leaves_the_queue_when_cancelled(autojump_clock: MockClo
         await tasks.end("a1")
         assert tasks.got == ["a1", "c1"]
         assert pool.statistics().waiting == 0
+
+
+async def test_one_who_has_left_accepts_nothing(autojump_clock: MockClock) -> None:
+    class Books:
+        left_by: ClassVar[list[Lease]] = []
+
+        def open(self, asked: Asked) -> PooledClient:
+            raise NotImplementedError
+
+        def given(self, lease: Lease, slot: PooledClient) -> None:
+            raise NotImplementedError
+
+        def left(self, lease: Lease) -> None:
+            self.left_by.append(lease)
+
+    key = Keyring(None).key("http://books.test", {}, None, name=None, options={})
+    lease = Lease(Asked(key, "http://books.test", {}, None, {}), Books())
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await lease.wait()
+    assert Books.left_by == [lease]
+    assert lease.state is LeaseState.LEFT
+    assert not lease.offer(cast(PooledClient, None))
+    lease.fail(OSError("too late"))
+    assert (lease.state, lease.error) == (LeaseState.LEFT, None)
 
 
 async def test_the_callers_own_deadline_ends_the_wait(autojump_clock: MockClock) -> None:

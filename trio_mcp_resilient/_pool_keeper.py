@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from trio_mcp_resilient._crowd import Crowd
-from trio_mcp_resilient._errors import PoolFull
+from trio_mcp_resilient._errors import PoolFull, ResilientError
 from trio_mcp_resilient._pool_client import Asked, PooledClient
 from trio_mcp_resilient._pool_events import ClientClosed, ClientOpened, Closing, PoolEvent
 from trio_mcp_resilient._pool_lease import Lease, LeaseState
@@ -121,7 +121,9 @@ class Keeper:
         """Tell those who wait for a client, or have a lease of it, that it failed."""
         label = client.key.label
         if client.state is SlotState.GONE:
-            logger.warning("%s: %s failed while it closed", self.name, label, exc_info=error)
+            # A connect that was given up may well have failed; anything else is a bug.
+            log = logger.info if isinstance(error, ResilientError) else logger.error
+            log("%s: %s failed while it closed", self.name, label, exc_info=error)
             return
         if client.state is SlotState.CONNECTING:
             self.counters.connect_failures += 1

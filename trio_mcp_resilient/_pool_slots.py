@@ -286,9 +286,8 @@ class Slots(Generic[S]):
             self.retire(slot, Closing.POOL_CLOSED, now)
 
     def evict(self, slot: S) -> None:
-        """Close a client, whoever uses it."""
-        if slot.state is not SlotState.GONE:
-            self._close(slot, Closing.POOL_CLOSED)
+        """Close a client that is held, whoever uses it."""
+        self._close(slot, Closing.POOL_CLOSED)
 
     # -- the moves ----------------------------------------------------------------------------
 
