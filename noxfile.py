@@ -91,7 +91,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typing(session: nox.Session) -> None:
     """Both type checkers, on the package and on every public spelling; nothing public untyped."""
-    session.install("-e", ".", *group("typing"))
+    session.install("-e", ".[cli]", *group("typing"))
     session.run("mypy", *TYPED)
     # The command from the package index is a wrapper: it runs the checker by the machine's node.
     python = f"--pythonpath={session.bin}/python"
@@ -126,9 +126,9 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def minimal(session: nox.Session) -> None:
     """The oldest version that we allow of each dependency passes the fast tests."""
-    oldest = [
-        requirement.split(",")[0].replace(">=", "==") for requirement in PYPROJECT["project"]["dependencies"]
-    ]
+    project = PYPROJECT["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["cli"]]
+    oldest = [requirement.split(",")[0].replace(">=", "==") for requirement in required]
     session.install("-e", ".", *group("test"), *oldest)
     session.run("pip", "list", "--format=freeze")
     session.run("python", "-m", "pytest", "-q", "-m", "not real", *session.posargs)
@@ -153,8 +153,14 @@ def package(session: nox.Session) -> None:
     shutil.copy(ROOT / "pyproject.toml", far)
     session.chdir(far)
     session.run("python", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__")
+    # Without the extra: the first thing that people try.
     session.run("python", "-m", PACKAGE, "demo")
+    session.run("trio-mcp", "--version")
+    session.install(f"{wheel}[cli]")
     session.run("python", "-m", "pytest", "-q", "-m", "not real", *session.posargs)
+
+
+INFO = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
 
 
 def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
@@ -162,7 +168,7 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     info = f"{PACKAGE}-{version}.dist-info"
     modules = {f"{PACKAGE}/{path.name}" for path in (ROOT / PACKAGE).glob("*.py")} | {f"{PACKAGE}/py.typed"}
-    metadata = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
+    metadata = {f"{info}/{name}" for name in INFO}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = set(archive.namelist())
     if in_wheel != modules | metadata:
@@ -186,7 +192,7 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Every test, against the newest dependencies and against other people's real servers."""
-    session.install("-e", ".", *group("coverage"))
+    session.install("-e", ".[cli]", *group("coverage"))
     servers = {
         "MCP1_PYTHON": python_with(session, "mcp1", OLD_SDK, "uvicorn"),
         "FASTMCP_PYTHON": python_with(session, "fastmcp", FASTMCP),
@@ -224,7 +230,7 @@ def simulate(session: nox.Session) -> None:
 @nox.session
 def mutants(session: nox.Session) -> None:
     """Deliberate faults in the package, each of which a test or the simulation has to notice."""
-    session.install("-e", ".", *group("test"))
+    session.install("-e", ".[cli]", *group("test"))
     session.run("python", "-m", "tests.mutants", *session.posargs)
 
 

@@ -20,6 +20,7 @@ SPEC = importlib.util.find_spec("trio_mcp_resilient")
 assert SPEC is not None and SPEC.origin is not None
 PACKAGE = Path(SPEC.origin).parent
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+PROJECT = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "words": (
@@ -120,11 +121,23 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_demo_clients",
         "_demo_scenario",
         "_demo",
+        "_probe_report",
+        "_probe",
+        "_cli_output",
+        "_cli_options",
+        "_cli_requests",
+        "_watch",
+        "_cli_parser",
+        "_cli_view",
+        "_cli_watch",
+        "_cli_probe",
+        "_cli_demo",
+        "_cli",
         "__main__",
     ),
 }
 ORDER = [module for modules in LAYERS.values() for module in modules]
-PURE = {*LAYERS["words"], *LAYERS["sans-IO"], *LAYERS["a pool's books"]}
+PURE = {*LAYERS["words"], *LAYERS["sans-IO"], *LAYERS["a pool's books"], "_probe_report"}
 
 ALLOWED: dict[str, set[str]] = {
     # Whoever imports one of these must be named here; an empty set is a ban.
@@ -158,6 +171,8 @@ ALLOWED: dict[str, set[str]] = {
         "_sdk_transport",
     },
     "h11": {"_http11", "_http_messages", *LAYERS["the scripted server"]},
+    # An extra: whoever imports it is imported only where something is shown to people.
+    "rich": {"_cli_view", "_cli_watch", "_cli_probe", "_cli_demo"},
 }
 FORBIDDEN_IN_PURE = {"trio", "httpx", "anyio", "h11", "socket", "ssl"}
 
@@ -235,7 +250,7 @@ def test_foreign_names_stay_where_they_belong(module: str) -> None:
 def test_what_is_imported_is_declared() -> None:
     declared = {
         requirement.split(">")[0].split("=")[0].strip().replace("-", "_")
-        for requirement in tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+        for requirement in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cli"]]
     }
     # The demonstration's server runs on what the SDK's own servers run on, so it comes with the SDK.
     imported = {name for module in MODULES for name in foreign(imports_of(module))} - {"uvicorn"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import trio
 
@@ -31,7 +31,7 @@ Say: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What one client got. Outcomes are `OK`, `HUNG`, or the error's words."""
+    """What one client got. Outcomes are `OK`, `HUNG`, or the error's words; empty while not known."""
 
     client: str
     before: str = ""
@@ -55,12 +55,22 @@ class Column:
         return self.concurrent.count(OK)
 
 
+Show: TypeAlias = Callable[[Column], None]
+"""Takes a column as far as it is known."""
+
+
 class DemoFailed(RuntimeError):
     """The demo could not be carried out: no server, or no end in time."""
 
 
-async def run_column(name: str, opener: Opener, say: Say) -> Column:
+async def run_column(name: str, opener: Opener, say: Say, show: Show) -> Column:
     """Do everything to one client, on a server of its own.
+
+    Args:
+        name: what the column calls the client.
+        opener: opens it.
+        say: called before each step.
+        show: called after each.
 
     Raises:
         DemoFailed: the server or the clock did not play along. A client's failure is no error here.
@@ -68,6 +78,14 @@ async def run_column(name: str, opener: Opener, say: Say) -> Column:
 
     Cancellation: the server is killed. Checkpoint: always.
     """
+    column = Column(name)
+
+    def know(**facts: Any) -> None:
+        nonlocal column
+        booked = journal.executions()
+        column = replace(column, **facts, twice=sum(times > 1 for times in booked.values()))
+        show(column)
+
     with tempfile.TemporaryDirectory(prefix="trio-mcp-demo-") as directory:
         journal = Journal(Path(directory, "journal"))
         port = free_port()
@@ -84,41 +102,34 @@ async def run_column(name: str, opener: Opener, say: Say) -> Column:
                 await server.start()
                 say(f"{name}: the server is process {server.pid}, on 127.0.0.1:{port}")
                 url = f"http://127.0.0.1:{port}/mcp"
-                before, first, again, handshakes = await _restart(opener, url, server, journal, say)
-                concurrent, delete_handshakes = await _delete(opener, url, server, journal, say)
-                booked = journal.executions()
-                return Column(
-                    name,
-                    before,
-                    first,
-                    again,
-                    handshakes,
-                    concurrent,
-                    delete_handshakes,
-                    twice=sum(times > 1 for times in booked.values()),
-                )
+                await _restart(opener, url, server, journal, say, know)
+                await _delete(opener, url, server, journal, say, know)
+                return column
     raise DemoFailed(f"{name}: not done within {COLUMN_LIMIT:g} s")
 
 
+Know: TypeAlias = Callable[..., None]
+"""Takes what has become known of the column, by its fields."""
+
+
 async def _restart(
-    opener: Opener, url: str, server: ServerProcess, journal: Journal, say: Say
-) -> tuple[str, str, str, int]:
+    opener: Opener, url: str, server: ServerProcess, journal: Journal, say: Say, know: Know
+) -> None:
     """Kill the server between two calls, as a deploy does."""
     async with opener(url) as call:
-        before = await _outcome(call, "before")
+        know(before=await _outcome(call, "before"))
         known = len(journal.sessions())
         say(f"killing process {server.pid} with SIGKILL")
         await server.kill()
         await server.start()
         say(f"the server is back as process {server.pid}, and knows no session")
-        first = await _outcome(call, "first")
-        again = await _outcome(call, "again")
-        return before, first, again, len(journal.sessions()) - known
+        know(first=await _outcome(call, "first"))
+        know(again=await _outcome(call, "again"), restart_handshakes=len(journal.sessions()) - known)
 
 
 async def _delete(
-    opener: Opener, url: str, server: ServerProcess, journal: Journal, say: Say
-) -> tuple[tuple[str, ...], int]:
+    opener: Opener, url: str, server: ServerProcess, journal: Journal, say: Say, know: Know
+) -> None:
     """Let somebody else delete the session, then call `CALLS` times at once."""
     async with opener(url) as call:
         await _outcome(call, "warm-up")
@@ -129,11 +140,14 @@ async def _delete(
 
         async def one(number: int) -> None:
             outcomes[number] = await _outcome(call, f"concurrent-{number}")
+            know(
+                concurrent=tuple(outcomes[each] for each in sorted(outcomes)),
+                delete_handshakes=len(journal.sessions()) - len(known),
+            )
 
         async with trio.open_nursery() as nursery:
             for number in range(CALLS):
                 nursery.start_soon(one, number)
-        return tuple(outcomes[number] for number in range(CALLS)), len(journal.sessions()) - len(known)
 
 
 async def _outcome(call: Call, ticket: str) -> str:

@@ -149,7 +149,7 @@ def test_a_server_that_does_not_start_is_told_and_is_no_verdict(
         raise ExceptionGroup("", [ExceptionGroup("", [ServerFailed("no server on port 1")])])
 
     monkeypatch.setattr(_demo, "run", run)
-    assert main(["demo"]) == 2
+    assert main(["demo"]) == 3
     assert "no server on port 1" in capsys.readouterr().err
 
 
