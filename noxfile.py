@@ -97,14 +97,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typing(session: nox.Session) -> None:
     """Both type checkers, on the package and on every public spelling; nothing public untyped."""
-<<<<<<< HEAD
     session.install("-e", ".[cli]", *group("typing"))
-    session.run("mypy", *TYPED)
-=======
-    session.install("-e", ".", *group("typing"))
     # The examples by one of them: what they import of others is not all strict enough for pyright.
     session.run("mypy", *TYPED, EXAMPLES)
->>>>>>> e6ed613 (Examples that are run: an agent, a web service, a pool for many users, a command)
     # The command from the package index is a wrapper: it runs the checker by the machine's node.
     python = f"--pythonpath={session.bin}/python"
     session.run("pyright", python, *TYPED)
