@@ -155,9 +155,10 @@ def package(session: nox.Session) -> None:
     session.install("--force-reinstall", "--no-deps", str(wheel))
     session.install(str(wheel), *group("test"))
     # A folder without the package, so that `trio_mcp_resilient` can only be the installed one.
-    for folder in ("tests", "docs"):
+    for folder in ("tests", "docs", "changelog.d"):
         shutil.copytree(ROOT / folder, far / folder, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    shutil.copy(ROOT / "pyproject.toml", far)
+    for file in ("pyproject.toml", "CHANGELOG.md"):
+        shutil.copy(ROOT / file, far)
     session.chdir(far)
     session.run("python", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__")
     # Without the extra: the first thing that people try.
@@ -186,6 +187,10 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
         "LICENSE",
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        ".pre-commit-config.yaml",
+        "changelog.d/README.md",
+        "docs/index.md",
         "noxfile.py",
         "pyproject.toml",
         "tests/conftest.py",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
@@ -57,10 +59,21 @@ nitpick_ignore_regex = [
 def setup(app: Sphinx) -> None:
     """Prepare autodoc for this package's habits."""
     _look_for_field_docs_where_they_are()
+    app.connect("source-read", _show_what_is_not_yet_released)
     # Around napoleon, which has priority 500.
     app.connect("autodoc-process-docstring", _keep_as_written, priority=400)
     app.connect("autodoc-process-docstring", _put_back_as_written, priority=600)
     app.connect("autodoc-process-signature", _show_context_managers_as_such)
+
+
+def _show_what_is_not_yet_released(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Put what the next release will say of itself above what the last ones said."""
+    if docname == "changes":
+        draft = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "Unreleased"]
+        root = Path(__file__).parent.parent
+        told = subprocess.run(draft, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+        # Its first line is a title with a date, and the page has one without.
+        source[0] = source[0].replace("UNRELEASED", told.partition("\n")[2])
 
 
 def _look_for_field_docs_where_they_are() -> None:
