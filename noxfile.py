@@ -19,6 +19,7 @@ nox.options.sessions = [
     "typing_legacy",
     "docs",
     "minimal",
+    "audit",
     "package",
     "tests",
     "simulate",
@@ -142,6 +143,16 @@ def minimal(session: nox.Session) -> None:
 
 
 @nox.session
+def audit(session: nox.Session) -> None:
+    """The dependencies, as far as the package index alone can tell: SECURITY.md says what that leaves out."""
+    session.install(".")
+    session.run("pip", "check")
+    report = Path(session.create_tmp()).absolute() / "report.json"
+    session.run("pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report), ".")
+    session.run("python", "tests/audit.py", str(report))
+
+
+@nox.session
 def package(session: nox.Session) -> None:
     """What users install: build it, look at what is in it, and test it far from this folder."""
     session.install(*group("package"))
@@ -157,7 +168,7 @@ def package(session: nox.Session) -> None:
     # A folder without the package, so that `trio_mcp_resilient` can only be the installed one.
     for folder in ("tests", "docs", "changelog.d"):
         shutil.copytree(ROOT / folder, far / folder, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    for file in ("pyproject.toml", "CHANGELOG.md"):
+    for file in ("pyproject.toml", "CHANGELOG.md", "SECURITY.md"):
         shutil.copy(ROOT / file, far)
     session.chdir(far)
     session.run("python", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__")
@@ -191,6 +202,7 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
         ".pre-commit-config.yaml",
         "changelog.d/README.md",
         "docs/index.md",
+        "SECURITY.md",
         "noxfile.py",
         "pyproject.toml",
         "tests/conftest.py",
@@ -237,6 +249,16 @@ def simulate(session: nox.Session) -> None:
         return
     session.run("python", "-m", "tests.simulation", "--runs", "6200")
     session.run("python", "-m", "tests.simulation", "--runs", "600", "--real")
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Bytes that no server means to send: `nox -s fuzz -- --seconds 600`, or `-- --seed N TARGET`.
+
+    A slice of it, from one seed, is among the tests.
+    """
+    session.install("-e", ".", *group("test"))
+    session.run("python", "-m", "tests.fuzz", *session.posargs)
 
 
 @nox.session

@@ -18,6 +18,7 @@ import trio
 from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from pydantic import ValidationError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.kit import STEADY, add, open_sdk_pair, open_server, text
@@ -171,6 +172,17 @@ async def test_notifications_nobody_reads_are_bounded_in_bytes() -> None:
         reader.put(JSONRPCNotification(jsonrpc="2.0", method="notifications/large", params=params))
     reader.end()
     assert len([item async for item in reader]) == MAX_UNREAD_BYTES // 2**20
+
+
+async def test_a_tool_whose_name_is_none_ends_nothing(autojump_clock: MockClock) -> None:
+    async with open_sdk_pair() as (server, client):
+        listed = {"tools": [{"name": ["x"], "inputSchema": {}}]}
+        server.answer(
+            200, lambda seen: {"jsonrpc": "2.0", "id": seen.rpc_id, "result": listed}, when="tools/list"
+        )
+        with pytest.raises(ValidationError):
+            await client.list_tools()
+        assert await add(client) == "3"
 
 
 # -- the server's requests -------------------------------------------------------------------------

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import re
 import time
 import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +24,7 @@ from mcp import MCPError
 from pydantic import ValidationError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+import trio_mcp_resilient
 from tests.hostile import (
     END,
     GONE,
@@ -70,6 +74,7 @@ from trio_mcp_resilient._listening import REOPEN
 from trio_mcp_resilient._restoring import MAX_TOOL_NAME, MAX_TOOLS, SessionState
 from trio_mcp_resilient._resuming import FLOOR_SECONDS, PACE
 from trio_mcp_resilient._router import MAX_HANDLERS
+from trio_mcp_resilient._schemas import is_affordable
 from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._session import MAX_SESSION_ID_BYTES
 from trio_mcp_resilient._spares import MAX_ENDING
@@ -535,19 +540,72 @@ async def test_progress_beyond_all_floats_is_ignored(autojump_clock: MockClock) 
         assert told == [1.0]
 
 
-async def test_a_schema_that_refers_to_itself_costs_no_result(autojump_clock: MockClock) -> None:
-    schema = {"type": "object", "allOf": [{"$ref": "#"}]}
+def doubling(depth: int) -> dict[str, Any]:
+    """A schema whose references double at each step."""
+    defs: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(depth)}
+    return {"type": "object", "$ref": "#/$defs/d0", "$defs": {**defs, f"d{depth}": {"type": "object"}}}
+
+
+TEXT = {"a": "a" * 60 + "!"}
+COSTLY: dict[str, tuple[dict[str, Any], Any]] = {
+    "refers to itself": ({"type": "object", "allOf": [{"$ref": "#"}]}, {}),
+    "refers to itself, further down": (
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+        TEXT,
+    ),
+    "doubles": (doubling(60), {}),
+    "a regular expression": ({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}, TEXT),
+    "names by regular expressions": (
+        {"type": "object", "patternProperties": {"^(a+)+$": {}}},
+        {"a" * 60 + "!": 1},
+    ),
+    "unique items": (
+        {"type": "object", "properties": {"a": {"uniqueItems": True}}},
+        {"a": [{"x": n} for n in range(100_000)]},
+    ),
+    "much of both": (
+        {"type": "object", "properties": {"a": {"items": {"anyOf": [{"minimum": n} for n in range(1000)]}}}},
+        {"a": [-1] * 100_000},
+    ),
+    "large": ({"type": "object", "properties": {f"p{n}": {"type": "object"} for n in range(100_000)}}, {}),
+    "refers by a name": ({"type": "object", "$ref": "#a", "$defs": {"a": {"$anchor": "a"}}}, {}),
+}
+
+
+@pytest.mark.parametrize(("schema", "value"), COSTLY.values(), ids=COSTLY.keys())
+async def test_a_schema_that_could_keep_us_busy_is_not_run(
+    schema: dict[str, Any], value: Any, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     tool = {"name": "add", "inputSchema": {"type": "object"}, "outputSchema": schema}
-
-    def call(heard: Heard) -> bytes:
-        return said(envelope(id=heard.id, result={"content": [], "structuredContent": {"a": 1}}))
-
     answer = to(
-        tools_list=lambda heard: said(envelope(id=heard.id, result={"tools": [tool]})), tools_call=call
+        tools_list=lambda heard: said(envelope(id=heard.id, result={"tools": [tool]})),
+        tools_call=lambda heard: said(
+            envelope(id=heard.id, result={"content": [], "structuredContent": value})
+        ),
     )
-    async with open_victim(answer) as (_, client):
-        await client.list_tools()
-        assert (await client.call_tool("add", {})).structured_content == {"a": 1}
+    async with open_victim(answer) as (server, client):
+        began = time.process_time()
+        assert (await client.call_tool("add", {})).structured_content == value
+        assert time.process_time() - began < 10
+        assert server.count("tools/list") == 1
+    assert "a result of add was not validated" in caplog.text
+
+
+FAIR: list[tuple[dict[str, Any], Any]] = [
+    ({"type": "object", "properties": {"pattern": {"type": "string"}}}, {"pattern": "x"}),
+    (
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}},
+        {"a": 1},
+    ),
+    (doubling(5), {}),
+    ({"type": "object", "properties": {"a": {"items": {"type": "integer"}}}}, {"a": list(range(10_000))}),
+    ({"type": "object", "allOf": [{"$ref": "#/oneOf/0"}], "oneOf": [{"type": "object"}]}, {}),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), FAIR)
+def test_an_ordinary_schema_is_run(schema: dict[str, Any], value: Any) -> None:
+    assert is_affordable(schema, value)
 
 
 def test_a_text_to_be_shown_takes_no_time_to_be_searched() -> None:
@@ -941,3 +999,44 @@ async def test_a_servers_words_are_one_line_in_errors_and_logs(
         await add(client)
         await wait_all_tasks_blocked()
     assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+# The manual.
+
+MANUAL = Path(__file__).parent.parent
+UNITS = {"KiB": 1024, "MiB": MIB, "s": 1, "": 1}
+
+
+def test_the_table_of_bounds_is_the_code_s() -> None:
+    table = (MANUAL / "docs" / "limits.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| ([\d.,]+) ?(\w*) \| `(_\w+)\.(\w+)` \| [^|]+ \|$", table, re.MULTILINE)
+    assert len(rows) > 30
+    for number, unit, module, name in rows:
+        value = getattr(importlib.import_module(f"trio_mcp_resilient.{module}"), name)
+        assert value == float(number.replace(",", "")) * UNITS[unit], f"{module}.{name}"
+
+
+def test_every_test_that_the_policy_names_exists() -> None:
+    policy = (MANUAL / "SECURITY.md").read_text(encoding="utf-8")
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", policy))
+    assert len(named) > 20
+    assert not [name for name in named if f"def {name}(" not in sources]
+
+
+def test_no_bound_is_missing_from_the_table() -> None:
+    table = (MANUAL / "docs" / "limits.md").read_text(encoding="utf-8")
+    package = Path(trio_mcp_resilient.__file__).parent
+    for path in package.glob("_[!_]*.py"):
+        if not path.name.startswith(("_scripted", "_demo")):
+            for name in re.findall(r"^(MAX_\w+)\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+                assert f"`{path.stem}.{name}`" in table or name in OURS_ALONE, f"{path.stem}.{name}"
+
+
+OURS_ALONE = {
+    # How much is remembered of our own requests, and of origins.
+    "MAX_HEADS",
+    "MAX_ORIGINS",
+    # A wait, not a size.
+    "MAX_PAUSE",
+}

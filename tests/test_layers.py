@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_session",
         "_restoring",
         "_validating",
+        "_schemas",
     ),
     "HTTP": (
         "_http_errors",

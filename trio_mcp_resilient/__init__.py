@@ -6,7 +6,7 @@ The package from the ground up; every module imports only what stands above it h
 - words: `_errors`, `_states`, `_events`, `_policy`, `_outcome`, `_statistics`, `_endpoint`,
   `_secrets`, `_wire`
 - sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_sdk_errors`, `_eras`, `_judge`,
-  `_envelope`, `_session`, `_restoring`, `_validating`
+  `_envelope`, `_session`, `_restoring`, `_validating`, `_schemas`
 - HTTP: `_http_errors`, `_dial`, `_http_messages`, `_http11`, `_spares`, `_connections`, `_httpx_transport`,
   `_patience`, `_auth_flow`, `_auth`, `_cookies`, `_inflating`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,

@@ -35,6 +35,7 @@ from trio_mcp_resilient._instruments import Instrument, Instruments
 from trio_mcp_resilient._judge import Detect
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
+from trio_mcp_resilient._schemas import is_affordable
 from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._supervisor import in_background
 
@@ -221,9 +222,15 @@ class _Session(ClientSession):
         invitation to try again, after the tool has run.
         """
         try:
+            if name not in self._tool_output_schemas:
+                await self.list_tools()
+            schema = self._tool_output_schemas.get(name)
+            if schema is None:
+                return
+            if not is_affordable(schema, result.structured_content):
+                raise MCPError(types.INTERNAL_ERROR, "by its schema it could take very long")
             await super().validate_tool_result(name, result)
         except (MCPError, ResilientError, trio.ClosedResourceError, RecursionError) as error:
-            # The last of a schema that refers to itself, which only a hostile or broken server has.
             logger.warning("a result of %s was not validated: %s", name, one_line(str(error)))
 
 

@@ -61,5 +61,8 @@ _last_call: ContextVar[_Call | None] = ContextVar("last_call", default=None)
 def _names(tools: object) -> set[object]:
     if not isinstance(tools, list):
         return set()
-    entries = cast("list[object]", tools)
-    return {cast("dict[str, object]", tool).get("name") for tool in entries if isinstance(tool, dict)}
+    listed = [
+        cast("dict[str, object]", tool) for tool in cast("list[object]", tools) if isinstance(tool, dict)
+    ]
+    # A name that is no text, and may not even be hashable, is the session's to refuse.
+    return {name for tool in listed if isinstance(name := tool.get("name"), str)}
