@@ -294,7 +294,7 @@ async def test_a_message_is_encoded_once_and_decoded_once(sse: bool) -> None:
         assert passes == {"to_json": 1, "from_json": 1, "loads": 1, "dumps": 1}
 
 
-@pytest.mark.parametrize(("sse", "budget"), [(False, 72), (True, 82)], ids=["json", "sse"])
+@pytest.mark.parametrize(("sse", "budget"), [(False, 73), (True, 83)], ids=["json", "sse"])
 async def test_a_call_runs_few_functions_of_ours(sse: bool, budget: int) -> None:
     async with open_warm(sse=sse) as (_, client):
         profile = await profiled(lambda: calls(client))
