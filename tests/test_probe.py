@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,6 +252,17 @@ async def test_every_entry_of_the_table_is_found_in_some_server(
     beginnings = {advice.what.partition("{")[0] for advice in ADVICE}
     missed = {words for words in beginnings if not any(what.startswith(words) for what in found)}
     assert not missed
+
+
+def test_the_manual_shows_the_recorded_probes() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "probe_table", Path(__file__).parent.parent / "docs" / "probe_table.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.PAGE.read_text(encoding="utf-8")
+    assert module.written(page) == page, "run: python docs/probe_table.py"
 
 
 # What cannot be examined
