@@ -186,6 +186,19 @@ async def test_an_outage_is_no_sign_of_an_era(autojump_clock: MockClock) -> None
         assert server.posts("initialize") == []
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+async def test_a_stray_answer_to_the_question_is_outlived(autojump_clock: MockClock, known: bool) -> None:
+    """It says not modern, and `initialize` is refused in the words of the modern era: ask again."""
+    async with open_server(era="modern") as server:
+        if known:
+            async with client_of(server):
+                pass
+        server.answer(404, "<h1>Not Found</h1>", content_type="text/html", when=DISCOVER)
+        async with client_of(server) as client:
+            assert client.protocol_version == MODERN
+        assert methods(server)[-3:] == [DISCOVER, "initialize", DISCOVER]
+
+
 async def test_the_era_is_remembered_for_the_origin(autojump_clock: MockClock) -> None:
     async with open_server() as server:
         for _ in range(2):

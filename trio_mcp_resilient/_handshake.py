@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+
 from trio_mcp_resilient._answers import Cursor, header, media_type, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, classify, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import speaks_otherwise
 from trio_mcp_resilient._errors import HandshakeFailed
 from trio_mcp_resilient._jsonrpc import (
     Failure,
@@ -37,6 +40,10 @@ class TryAgain(Exception):
     def __init__(self, message: str, pause: float | None = None) -> None:
         super().__init__(message)
         self.pause = pause
+
+
+class NotLegacy(HandshakeFailed):
+    """The server refused `initialize` in the words of the modern era."""
 
 
 async def shake_hands(
@@ -101,7 +108,9 @@ async def say_initialized(wire: Wire, endpoint: Endpoint, session: Session) -> N
 async def _accepted(response: Response, endpoint: Endpoint, request_id: RequestId) -> Session:
     answer = await read_answer(response, request_id, nobody, Cursor())
     if isinstance(answer.message, Failure):
-        raise HandshakeFailed(f"{endpoint} refused initialize: {excerpt(answer.raw, 'application/json')}")
+        said = f"{endpoint} refused initialize: {excerpt(answer.raw, 'application/json')}"
+        is_modern = speaks_otherwise(LATEST_HANDSHAKE_VERSION, response.status, answer.raw)
+        raise NotLegacy(said) if is_modern else HandshakeFailed(said)
     if answer.message is None and not answer.raw and media_type(response) == "text/event-stream":
         # A server that shuts down ends its streams cleanly, this one too.
         raise TryAgain(f"{endpoint}: the answer to initialize ended before it came")
@@ -127,6 +136,8 @@ async def _refused(response: Response, endpoint: Endpoint) -> Exception:
     )
     quoted = excerpt(body, content_type)
     said = f"{endpoint} answered initialize with {response.status}" + (f' "{quoted}"' if quoted else "")
+    if speaks_otherwise(LATEST_HANDSHAKE_VERSION, response.status, body):
+        return NotLegacy(said)
     if response.status in RETRYABLE or verdict is Verdict.TRANSIENT:
         return TryAgain(said, retry_after(response))
     if verdict is Verdict.AUTH:

@@ -12,7 +12,7 @@ from trio_mcp_resilient._endpoint import Endpoint
 from trio_mcp_resilient._envelope import Introduction
 from trio_mcp_resilient._eras import Era, Mode
 from trio_mcp_resilient._errors import HandshakeFailed
-from trio_mcp_resilient._handshake import TryAgain, shake_hands
+from trio_mcp_resilient._handshake import NotLegacy, TryAgain, shake_hands
 from trio_mcp_resilient._jsonrpc import RequestId
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._session import Session
@@ -72,6 +72,10 @@ class Negotiation:
                     remember(self.endpoint, era)
                 return session
         assert failed is not None, "there is an era to try"
+        if isinstance(failed, NotLegacy) and Era.MODERN in self.mode.eras:
+            # It is of the modern era by its own words, and still `server/discover` met something else,
+            # such as a gateway's page.
+            raise TryAgain(str(failed)) from failed
         raise failed
 
     async def _discover(self) -> Session:
