@@ -304,13 +304,17 @@ def bench(session: nox.Session) -> None:
     Prints the tables and saves them below docs/_build/benchmarks. Wants an idle machine.
     """
     session.install("-e", ".", *group("bench"))
-    pythons: list[str] = []
-    # Each of these wants a version of the SDK, or of its companions, of its own.
-    for name, requirement in (("mcp1", OLD_SDK), ("fastmcp", "fastmcp==4.2.3")):
-        folder = Path(session.create_tmp()).absolute() / name
-        python = folder / "bin" / "python"
-        if not python.exists():
-            session.run("python", "-m", "venv", str(folder))
-        session.run(str(python), "-m", "pip", "install", "--quiet", requirement, external=True)
-        pythons.append(f"--python={name}={python}")
-    session.run("python", "-m", "tests.benchmarks", *pythons, *session.posargs)
+    session.run("python", "-m", "tests.benchmarks", *pythons(session), *session.posargs)
+
+
+@nox.session(default=False)
+def compare(session: nox.Session) -> None:
+    """Lose sessions under every client, and print what became of the calls: `nox -s compare`."""
+    session.install("-e", ".", *group("bench"))
+    session.run("python", "-m", "tests.benchmarks.comparison", *pythons(session), *session.posargs)
+
+
+def pythons(session: nox.Session) -> list[str]:
+    """Make the environments of peers that each want a version of the SDK of their own; return options."""
+    peers = {"mcp1": OLD_SDK, "fastmcp": FASTMCP}
+    return [f"--python={name}={python_with(session, name, peer)}" for name, peer in peers.items()]

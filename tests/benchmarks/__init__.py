@@ -12,4 +12,6 @@ Everything is measured in processes of their own, started here and spoken to by 
 - `processes`: starting those
 - `measure`: the runs, in turns, so that a busy moment of the machine meets all peers alike
 - `report`, `plot`: the tables, the goals and the picture
+- `comparison`, with `callers`, `losing` and `scripted`: what becomes of calls when a session is lost, by
+  the client that makes them (`python -m tests.benchmarks.comparison`)
 """

@@ -39,11 +39,15 @@ class Process:
             raise RuntimeError(f"{self._name} ended with {self._process.wait()}")
         return line
 
-    def ask(self, line: str) -> dict[str, Any]:
-        """Say a line and return the answer."""
+    def say(self, line: str) -> None:
+        """Say a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Say a line and return the answer."""
+        self.say(line)
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
