@@ -39,6 +39,30 @@ def test_the_manual_shows_every_example() -> None:
     assert page.count("literalinclude") >= 4
 
 
+async def test_the_readme_works_for_a_night(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (FOLDER.parent.parent / "README.md").read_text()
+    program = readme.partition("```python\n")[2].partition("```")[0]
+    assert len(program.splitlines()) <= 10
+    async with open_server() as server:
+        shown = 'open_client("http://127.0.0.1:8000/mcp")'
+        assert program.count(shown) == program.count("trio.run(main)") == 1
+        # Its server is ours, and it is run in this program; the rest is as it stands there.
+        program = program.replace(shown, "open_client(server.url, connect=server.connect)")
+        names: dict[str, Any] = {"server": server}
+        exec(program.replace("trio.run(main)", ""), names)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(names["main"])
+            for _ in range(12):
+                await trio.sleep(1800)
+                server.lose_session()
+                await trio.sleep(1800)
+            nursery.cancel_scope.cancel()
+        assert server.executed["add"] == 12
+    assert capsys.readouterr().out.count("text='3'") == 12
+
+
 async def test_the_agent_answers_though_its_session_is_lost(autojump_clock: MockClock) -> None:
     agent = example("agent")
     async with open_server() as server:
