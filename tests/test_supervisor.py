@@ -327,6 +327,24 @@ async def test_a_doubted_session_that_is_gone_is_replaced_in_the_same_attempt(
         assert first.end == GenerationEnd(EndReason.LOST, LOSS)
 
 
+async def test_a_loss_that_is_found_in_the_moment_of_closing_is_nobodys_business(
+    autojump_clock: MockClock,
+) -> None:
+    """It would have moved the client from its final state, which came out of the user's block."""
+    async with open_rig() as rig:
+        first = await rig.ready()
+
+        def closes_meanwhile() -> Outcome:
+            rig.supervisor.close()
+            return Outcome(Fate.LOST, evidence=LOSS)
+
+        rig.world.probe = closes_meanwhile
+        rig.lose(first, Notice.SUSPECT)
+        await wait_all_tasks_blocked()
+        assert rig.supervisor.state is State.CLOSED
+        assert rig.told(SessionEnded) == []
+
+
 async def test_proof_of_the_loss_ends_the_doubt(autojump_clock: MockClock) -> None:
     async with open_rig() as rig:
         first = await rig.ready()

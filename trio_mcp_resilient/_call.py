@@ -20,8 +20,20 @@ CALL_META_KEY = "trio-mcp-resilient.org/call"
 """Where `_meta` carries a call's key and attempt; the prefix is a name, not an address."""
 
 resend_override: ContextVar[Resend | None] = ContextVar("resend_override", default=None)
-"""The policy of the call being made, when it differs from the client's. The SDK's session
+"""The policy of the tool call being made, when it differs from the client's. The SDK's session
 passes no option of ours through, but it does run in the caller's task."""
+
+
+def take_override(method: str) -> Resend | None:
+    """Return the policy of the tool call being made, and keep it from every other call.
+
+    Callbacks run in the caller's task, or in one that inherits its context. What they call in
+    their turn is no part of what the caller gave its word for.
+    """
+    policy = resend_override.get() if method == "tools/call" else None
+    if policy is not None:
+        resend_override.set(None)
+    return policy
 
 
 @dataclass(slots=True)
@@ -38,6 +50,8 @@ class Call:
     key: str | None
     """The same on both POSTs, for a server that can tell by it that it has run the call already."""
     posts: int = 0
+    resend: Resend | None = None
+    """Its own policy, instead of the client's."""
     carried: Mapping[str, object] | None = None
     """What instruments add to `_meta`."""
     mirrored: RawHeaders | None = None
@@ -56,6 +70,7 @@ class Call:
             on_progress=opts.get("on_progress"),
             cancellable=opts.get("cancel_on_abandon", True),
             key=key,
+            resend=take_override(method),
         )
 
     def next_params(self, request_id: RequestId) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Client:
         )
 
     def events(
-        self, max_buffered: int = 1000
+        self, max_buffered: float = 1000
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Event]]:
         """Receive the client's events from now on, for as long as the block runs.
 
@@ -140,8 +140,11 @@ class Client:
         The channel is never closed by the client: its last event is the change to `State.CLOSED`.
 
         Args:
-            max_buffered: how many events wait to be received; beyond it the oldest is dropped,
-                with a warning in the log.
+            max_buffered: how many events wait to be received, 1 or more; beyond it the oldest is
+                dropped, with a warning in the log. `math.inf` for any number.
+
+        Raises:
+            ValueError: on entering, for a `max_buffered` below 1.
         """
         return self._instruments.channel(max_buffered)
 
@@ -168,26 +171,26 @@ class Client:
             resend: this call's policy, instead of the client's.
         """
 
-        def make(
+        async def make(
             answers: types.InputResponses | None, state: str | None
-        ) -> Awaitable[types.CallToolResult | types.InputRequiredResult]:
-            return self._session.call_tool(
-                name,
-                arguments,
-                read_timeout_seconds,
-                progress_callback,
-                input_responses=answers,
-                request_state=state,
-                meta=meta,
-                allow_input_required=True,
-            )
-
-        token = None if resend is None else resend_override.set(Resend(resend))
-        try:
-            return await in_rounds(self._session, make, self._max_rounds)
-        finally:
-            if token is not None:
+        ) -> types.CallToolResult | types.InputRequiredResult:
+            token = resend_override.set(policy)
+            try:
+                return await self._session.call_tool(
+                    name,
+                    arguments,
+                    read_timeout_seconds,
+                    progress_callback,
+                    input_responses=answers,
+                    request_state=state,
+                    meta=meta,
+                    allow_input_required=True,
+                )
+            finally:
                 resend_override.reset(token)
+
+        policy = None if resend is None else Resend(resend)
+        return await in_rounds(self._session, make, self._max_rounds)
 
     async def list_tools(
         self, *, params: types.PaginatedRequestParams | None = None

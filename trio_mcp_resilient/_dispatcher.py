@@ -33,7 +33,7 @@ from mcp_types import (
     RequestId,
 )
 
-from trio_mcp_resilient._call import Call, is_mismatch, resend_override
+from trio_mcp_resilient._call import Call, is_mismatch
 from trio_mcp_resilient._discovery import DISCOVER
 from trio_mcp_resilient._envelope import Introduction, fill_in
 from trio_mcp_resilient._eras import Era
@@ -272,7 +272,7 @@ class ResilientDispatcher:
         return () if tool is None else self.state.parameter_headers(tool, call.params.get("arguments"))
 
     def _may_resend(self, call: Call, outcome: Outcome) -> bool:
-        policy = resend_override.get() or self._resend
+        policy = call.resend or self._resend
         if policy is Resend.NEVER:
             return False
         if outcome.fate in (Fate.LOST, Fate.UNSENT, Fate.BUSY) or is_mismatch(call, outcome):

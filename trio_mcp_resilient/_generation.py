@@ -126,6 +126,7 @@ class Generation:
                 self._router = Router(self, self._flights, self._nursery, self._around.inbound)
                 try:
                     await self._connect(wire)
+                    self._last_used = trio.current_time()
                     task_status.started(self)
                     self._attend()
                     await wire.tend(self._condemned.wait)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 import trio
@@ -79,30 +80,53 @@ class Instruments:
             for tracer in self.tracers:
                 try:
                     made = tracer.request(method, name if isinstance(name, str) else None)
-                    carried.update(stack.enter_context(made))
+                    carried.update(stack.enter_context(_Contained(made, method)))
                 except Exception:
                     logger.exception("an instrument raised at the beginning of %s", method)
             yield carried
 
     @asynccontextmanager
-    async def channel(self, max_buffered: int) -> AsyncGenerator[trio.MemoryReceiveChannel[Event], None]:
+    async def channel(self, max_buffered: float) -> AsyncGenerator[trio.MemoryReceiveChannel[Event], None]:
         """Open a channel of events for as long as the block runs; the oldest are dropped if it is full."""
+        if max_buffered < 1:
+            raise ValueError("max_buffered is a count of 1 or more: nobody waits for who receives")
         send, receive = trio.open_memory_channel[Event](max_buffered)
+        # Not the application's own end, which it may have closed, and go on with a clone of it.
+        oldest = receive.clone()
 
         def watch(event: Event) -> None:
+            if oldest.statistics().open_receive_channels == 1:
+                return
             try:
                 send.send_nowait(event)
             except trio.WouldBlock:
-                logger.warning("%d events wait to be received: the oldest was dropped", max_buffered)
-                receive.receive_nowait()
+                logger.warning("%s events wait to be received: the oldest was dropped", max_buffered)
+                oldest.receive_nowait()
                 send.send_nowait(event)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The application has closed its end, and the block is about to end.
-                return
 
         self.watchers.append(watch)
         try:
-            with send, receive:
+            with send, receive, oldest:
                 yield receive
         finally:
             self.watchers.remove(watch)
+
+
+class _Contained(AbstractContextManager[Carried]):
+    """One instrument around one request, whose failure costs no result, and which hides no error."""
+
+    def __init__(self, made: AbstractContextManager[Carried], method: str) -> None:
+        self._made = made
+        self._method = method
+
+    def __enter__(self) -> Carried:
+        return self._made.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._made.__exit__(kind, error, traceback)
+        except Exception as raised:
+            if raised is not error:
+                logger.exception("an instrument raised at the end of %s", self._method)

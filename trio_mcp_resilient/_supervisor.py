@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 
 import trio
@@ -42,6 +43,8 @@ FLAPPING_HINT = (
     "sessions do not survive between requests; the endpoint may be load-balanced without stickiness"
 )
 
+MAX_ERRORS = 16
+
 in_background: ContextVar[bool] = ContextVar("in_background", default=False)
 """Whether the caller is work that each new session causes, so that it must not cause another one."""
 
@@ -56,7 +59,8 @@ class Series:
         self.urgent = trio.Event()
         """Set once a call waits for it."""
         self.attempts = 0
-        self.errors: list[Exception] = []
+        self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
+        """What the last attempts met: a recovery without a budget may go on for weeks."""
         self.failure: ResilientError | None = None
         self._began = trio.current_time()
 
@@ -277,7 +281,8 @@ class Supervisor:
 
     def _end(self, generation: Generation, end: GenerationEnd) -> None:
         in_flight = generation.in_flight
-        if not generation.condemn(end):
+        # A closed client's generations part by themselves; one may be found lost meanwhile.
+        if self.state is State.CLOSED or not generation.condemn(end):
             return
         self._current = self._doubted = None
         if end.reason is EndReason.LOST:
@@ -351,5 +356,5 @@ class Supervisor:
             self._instruments.tell(StateChanged(before, after))
 
 
-def _group(errors: list[Exception]) -> ExceptionGroup[Exception] | None:
+def _group(errors: Sequence[Exception]) -> ExceptionGroup[Exception] | None:
     return ExceptionGroup("what the attempts met", errors) if errors else None

@@ -1,0 +1,190 @@
+"""What was found by reading and by trying, each made as small as it gets."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator
+from typing import Any
+
+import mcp_types as types
+import pytest
+import trio
+from mcp.client import ClientRequestContext
+from mcp.shared.exceptions import MCPError
+from trio.testing import MockClock
+
+from tests.kit import add, open_pair, text
+from trio_mcp_resilient import Backoff, Client, ConnectionLost, Event, OutcomeUnknown
+from trio_mcp_resilient.testing import ScriptedServer, ToolContext
+
+CALL = "tools/call"
+
+
+# -- a policy is one call's --------------------------------------------------------------------
+
+
+def _cut_the_next_add(server: ScriptedServer) -> None:
+    server.cut("before-head", when=lambda seen: seen.tool == "add")
+
+
+async def test_a_progress_callback_does_not_inherit_the_policy_of_its_call(autojump_clock: MockClock) -> None:
+    """It runs in the caller's task, and what it calls may not be harmless to repeat."""
+    async with open_pair(get_stream=False) as (server, client):
+
+        async def work(ctx: ToolContext) -> str:
+            ctx.progress(1)
+            await trio.sleep(1)
+            return "worked"
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            _cut_the_next_add(server)
+            with pytest.raises(OutcomeUnknown):
+                await add(client)
+
+        server.tool("work", work)
+        await client.list_tools()
+        result = await client.call_tool("work", {}, progress_callback=progress, resend="always")
+        assert text(result) == "worked"
+        assert server.executed["add"] == 1
+
+
+async def _call_add(client: Client, met: list[object]) -> None:
+    try:
+        met.append(await add(client))
+    except OutcomeUnknown as error:
+        met.append(error)
+
+
+async def test_the_answer_to_a_server_does_not_inherit_the_policy_of_the_call(
+    autojump_clock: MockClock,
+) -> None:
+    """Its task has the context of the call on whose stream the server asked."""
+    met: list[object] = []
+
+    async def roots(context: ClientRequestContext) -> types.ListRootsResult:
+        _cut_the_next_add(server)
+        await _call_add(client, met)
+        return types.ListRootsResult(roots=[])
+
+    async with open_pair(get_stream=False, list_roots_callback=roots) as (server, client):
+
+        async def work(ctx: ToolContext) -> str:
+            await ctx.request("roots/list")
+            return "worked"
+
+        server.tool("work", work)
+        await client.list_tools()
+        assert text(await client.call_tool("work", {}, resend="always")) == "worked"
+        assert [type(one) for one in met] == [OutcomeUnknown]
+        assert server.executed["add"] == 1
+
+
+async def test_the_answer_of_a_round_does_not_inherit_the_policy_of_the_call(
+    autojump_clock: MockClock,
+) -> None:
+    met: list[object] = []
+
+    async def roots(context: ClientRequestContext) -> types.ListRootsResult:
+        _cut_the_next_add(server)
+        await _call_add(client, met)
+        return types.ListRootsResult(roots=[])
+
+    async with open_pair("modern", list_roots_callback=roots) as (server, client):
+
+        async def work(ctx: ToolContext) -> str:
+            await ctx.request("roots/list")
+            return "worked"
+
+        server.tool("work", work)
+        await client.list_tools()
+        # The policy still holds for the second round of its own call.
+        server.cut("before-head", when=lambda seen: seen.tool == "work" and server.executed["work"] == 1)
+        assert text(await client.call_tool("work", {}, resend="always")) == "worked"
+        assert [type(one) for one in met] == [OutcomeUnknown]
+        assert server.executed["add"] == 1
+
+
+# -- those who watch cost nothing --------------------------------------------------------------
+
+
+class Tracer:
+    """An instrument that does at the end of a request what it should not."""
+
+    def __init__(self, *, swallows: bool) -> None:
+        self.swallows = swallows
+
+    def event(self, event: Event) -> None: ...
+
+    @contextlib.contextmanager
+    def request(self, method: str, target: str | None) -> Generator[dict[str, object]]:
+        try:
+            yield {}
+        except BaseException:
+            if not self.swallows:
+                raise
+        if not self.swallows and method == CALL:
+            raise RuntimeError("an instrument's bug")
+
+
+async def test_an_instrument_that_raises_at_the_end_does_not_cost_the_result(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_pair(get_stream=False, instruments=[Tracer(swallows=False)]) as (_server, client):
+        assert await add(client) == "3"
+        assert "an instrument raised at the end of tools/call" in caplog.text
+
+
+async def test_an_instrument_hides_no_error_and_no_cancellation(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False, instruments=[Tracer(swallows=True)]) as (_server, client):
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await client.call_tool("unknown")
+        with trio.move_on_after(1) as scope:
+            await client.call_tool("slow", {"seconds": 5})
+        assert scope.cancelled_caught
+
+
+async def test_a_reader_of_events_may_go_on_with_a_clone(autojump_clock: MockClock) -> None:
+    """The recovery failed with the channel that it told its events to."""
+    async with open_pair(get_stream=False) as (server, client):
+        async with client.events(1) as events:
+            clone = events.clone()
+            events.close()
+            server.lose_session()
+            assert await add(client) == "3"
+            with clone:
+                assert clone.receive_nowait() is not None
+            server.lose_session()
+            assert await add(client) == "3"
+
+
+async def test_a_channel_that_holds_no_event_is_refused(autojump_clock: MockClock) -> None:
+    async with open_pair(get_stream=False) as (_server, client):
+        with pytest.raises(ValueError, match="max_buffered is a count of 1 or more"):
+            async with client.events(0):
+                pass
+
+
+# -- time --------------------------------------------------------------------------------------
+
+
+async def test_a_recovery_without_end_keeps_only_the_last_errors(autojump_clock: MockClock) -> None:
+    for_ever = Backoff(first=1, factor=1, cap=1, jitter=0, attempts=0)
+    async with open_pair(get_stream=False, backoff=for_ever, recovery_timeout=1000) as (server, client):
+        server.restart(down_for=math.inf)
+        with pytest.raises(ConnectionLost) as caught:
+            await add(client)
+        assert caught.value.recovery is not None
+        assert caught.value.recovery.attempts > 900
+        group: Any = caught.value.__cause__ and caught.value.__cause__.__cause__
+        assert 0 < len(group.exceptions) < 20
+
+
+async def test_a_new_session_has_not_been_idle(autojump_clock: MockClock) -> None:
+    """The clock of a program does not begin at 0, unlike that of most tests."""
+    await trio.sleep(1000)
+    async with open_pair(get_stream=False, keepalive=600) as (server, _client):
+        await trio.sleep(599)
+        assert server.posts("ping") == []
+        await trio.sleep(2)
+        assert len(server.posts("ping")) == 1
