@@ -92,7 +92,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_bridge",
         "_sdk_transport",
     ),
-    "a pool's books": ("_pool_events", "_pool_statistics", "_pool_keys", "_pool_slots"),
+    "a pool's books": ("_pool_events", "_pool_statistics", "_pool_keys", "_pool_slot", "_pool_slots"),
     "a pool": ("_crowd", "_pool_options", "_pool_client", "_pool_lease", "_pool_keeper", "_pool"),
     "the names": ("__init__",),
     "the scripted server": (

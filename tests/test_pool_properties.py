@@ -19,7 +19,8 @@ from trio.testing import MockClock
 from tests.kit import STEADY, open_server
 from trio_mcp_resilient import Client, Closing, HandshakeFailed, Pool, _pool_slots, open_pool
 from trio_mcp_resilient._pool_keys import Key, Keyring
-from trio_mcp_resilient._pool_slots import TRANSITIONS, Limits, Slot, Slots, SlotState
+from trio_mcp_resilient._pool_slot import TRANSITIONS, Slot, SlotState
+from trio_mcp_resilient._pool_slots import Limits, Slots
 from trio_mcp_resilient._pool_statistics import PoolCounters
 
 KEYRING = Keyring(None)

@@ -16,8 +16,8 @@ The package from the ground up; every module imports only what stands above it h
 - what people hold: `_rounds`, `_subscription`, `_client`, `_open`
 - for people who hold the SDK's client: `_sdk_streams`, `_greeting`, `_relistening`, `_bridge`,
   `_sdk_transport`
-- many of those: `_pool_events`, `_pool_statistics`, `_pool_keys`, `_pool_slots`, `_crowd`,
-  `_pool_options`, `_pool_client`, `_pool_lease`, `_pool_keeper`, `_pool`
+- many of those: `_pool_events`, `_pool_statistics`, `_pool_keys`, `_pool_slot`, `_pool_slots`,
+  `_crowd`, `_pool_options`, `_pool_client`, `_pool_lease`, `_pool_keeper`, `_pool`
 - re-exported here; `testing`
 - the command line: `_probe_report`, `_probe`, `_cli_output`, `_cli_options`, `_cli_requests`, `_watch`,
   `_cli_parser`, `_cli_view`, `_cli_watch`, `_cli_probe`, `_cli_demo`, `_cli`, `__main__`

@@ -18,7 +18,7 @@ from trio_mcp_resilient._open import open_client
 from trio_mcp_resilient._pool_events import ClientEvent, Closing, PoolEvent
 from trio_mcp_resilient._pool_keys import Key
 from trio_mcp_resilient._pool_options import ClientOptions
-from trio_mcp_resilient._pool_slots import Slot
+from trio_mcp_resilient._pool_slot import Slot
 
 CLOSE_TIMEOUT = 2.0
 """What `open_client` takes if it is not told."""

@@ -18,7 +18,8 @@ from trio_mcp_resilient._errors import PoolFull, ResilientError
 from trio_mcp_resilient._pool_client import Asked, PooledClient
 from trio_mcp_resilient._pool_events import ClientClosed, ClientOpened, Closing, PoolEvent
 from trio_mcp_resilient._pool_lease import Lease, LeaseState
-from trio_mcp_resilient._pool_slots import Limits, Slots, SlotState
+from trio_mcp_resilient._pool_slot import SlotState
+from trio_mcp_resilient._pool_slots import Limits, Slots
 from trio_mcp_resilient._pool_statistics import PoolCounters, PoolStatistics
 
 UNWIND_SECONDS = 1.0

@@ -14,9 +14,7 @@ Rules for maintainers:
 
 from __future__ import annotations
 
-import enum
 import math
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,29 +24,11 @@ from typing import Generic, Literal, Protocol, TypeVar
 from trio_mcp_resilient._errors import PoolFull
 from trio_mcp_resilient._pool_events import Closing
 from trio_mcp_resilient._pool_keys import Key
+from trio_mcp_resilient._pool_slot import Slot, SlotState
 from trio_mcp_resilient._pool_statistics import PoolCounters
 
 JITTER = 0.1
 """The share of a lifetime that is drawn at random: clients opened together do not all end together."""
-
-
-class SlotState(enum.StrEnum):
-    """What a client of a pool is there for."""
-
-    CONNECTING = "connecting"
-    IN_USE = "in use"
-    """It has a lease, or a call that outlasts its lease."""
-    IDLE = "idle"
-    GONE = "gone"
-    """It takes up no room any more."""
-
-
-TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
-    SlotState.CONNECTING: frozenset({SlotState.IN_USE, SlotState.GONE}),
-    SlotState.IN_USE: frozenset({SlotState.IDLE, SlotState.GONE}),
-    SlotState.IDLE: frozenset({SlotState.IN_USE, SlotState.GONE}),
-    SlotState.GONE: frozenset(),
-}
 
 
 @dataclass(frozen=True)
@@ -70,35 +50,6 @@ class Limits:
             raise ValueError("idle_timeout and max_lifetime are seconds above 0, or math.inf")
         if self.when_full not in ("wait", "fail"):
             raise ValueError('when_full is "wait" or "fail"')
-
-
-class Slot(ABC):
-    """The place of one client in a pool; what it is a client of, and its task, are its subclass's."""
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-        self.state = SlotState.CONNECTING
-        self.leases = 0
-        self.dies_at = math.inf
-        self.retired: Closing | None = None
-        """Why it closes as soon as nobody uses it any more; nobody new gets it."""
-
-    @property
-    @abstractmethod
-    def is_quiet(self) -> bool:
-        """Whether no call is in progress on the client."""
-
-    @abstractmethod
-    def close(self, reason: Closing) -> None:
-        """Begin to close the client, or to give up connecting it. Synchronous."""
-
-    def move(self, to: SlotState) -> None:
-        """Move along the table; staying where one is is no move."""
-        if to is self.state:
-            return
-        if to not in TRANSITIONS[self.state]:
-            raise AssertionError(f"{self.state} to {to}")
-        self.state = to
 
 
 S = TypeVar("S", bound=Slot)
