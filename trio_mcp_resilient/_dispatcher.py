@@ -88,7 +88,11 @@ class ResilientDispatcher:
 
     def next_id(self) -> int:
         """Mint a request id, unique for the life of the client and so in each of its sessions."""
-        return next(minted for minted in self._ids if minted not in self._insisted)
+        minted = next(self._ids)
+        # A generator would be a frame more for each call.
+        while minted in self._insisted:
+            minted = next(self._ids)
+        return minted
 
     # -- the Dispatcher protocol --------------------------------------------------------------
 

@@ -128,15 +128,15 @@ MUTANTS = (
     Mutant(
         "request ids come again",
         "dispatcher",
-        "        return next(minted for minted in self._ids if minted not in self._insisted)",
-        "        return next(self._ids) % 5 + 1",
+        "        return minted\n",
+        "        return minted % 5 + 1\n",
         "recovery",
     ),
     Mutant(
         "a chosen id is minted for another",
         "dispatcher",
-        "for minted in self._ids if minted not in self._insisted",
-        "for minted in self._ids",
+        "        while minted in self._insisted:\n            minted = next(self._ids)\n",
+        "",
         "found_by_suites",
     ),
     Mutant(
