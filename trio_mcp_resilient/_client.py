@@ -168,7 +168,18 @@ class Client:
             progress_callback: awaited in this task for each progress notification, in order,
                 before the result is returned.
             meta: the request's `_meta`.
-            resend: this call's policy, instead of the client's.
+            resend: this call's policy, instead of the client's; None for that.
+
+        Returns:
+            The result. One with `is_error` is the tool's own failure: it ran.
+
+        Raises, beside what the class lists:
+            mcp.client.InputRequiredRoundsExceededError: the tool asked for something more oftener than
+                `input_required_max_rounds` allows.
+            RuntimeError: the tool ran, and its result does not fit its output schema.
+            ValueError: `resend` is no policy.
+
+        Cancellation: abandons the call, as the class says. Checkpoint: always.
         """
 
         async def make(
@@ -195,25 +206,50 @@ class Client:
     async def list_tools(
         self, *, params: types.PaginatedRequestParams | None = None
     ) -> types.ListToolsResult:
-        """List the server's tools, one page."""
+        """List the server's tools, one page.
+
+        Args:
+            params: where to go on, as the page before says by its `next_cursor`; None to begin.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
         return await self._session.list_tools(params=params)
 
     async def list_resources(
         self, *, params: types.PaginatedRequestParams | None = None
     ) -> types.ListResourcesResult:
-        """List the server's resources, one page."""
+        """List the server's resources, one page.
+
+        Args:
+            params: where to go on, as the page before says by its `next_cursor`; None to begin.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
         return await self._session.list_resources(params=params)
 
     async def list_resource_templates(
         self, *, params: types.PaginatedRequestParams | None = None
     ) -> types.ListResourceTemplatesResult:
-        """List the server's resource templates, one page."""
+        """List the server's resource templates, one page.
+
+        Args:
+            params: where to go on, as the page before says by its `next_cursor`; None to begin.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
         return await self._session.list_resource_templates(params=params)
 
     async def read_resource(
         self, uri: str, *, meta: RequestParamsMeta | None = None
     ) -> types.ReadResourceResult:
-        """Read a resource."""
+        """Read a resource.
+
+        Args:
+            uri: which.
+            meta: the request's `_meta`.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
 
         def make(
             answers: types.InputResponses | None, state: str | None
@@ -227,7 +263,13 @@ class Client:
     async def list_prompts(
         self, *, params: types.PaginatedRequestParams | None = None
     ) -> types.ListPromptsResult:
-        """List the server's prompts, one page."""
+        """List the server's prompts, one page.
+
+        Args:
+            params: where to go on, as the page before says by its `next_cursor`; None to begin.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
         return await self._session.list_prompts(params=params)
 
     async def get_prompt(
@@ -237,7 +279,15 @@ class Client:
         *,
         meta: RequestParamsMeta | None = None,
     ) -> types.GetPromptResult:
-        """Get a prompt."""
+        """Get a prompt.
+
+        Args:
+            name: which.
+            arguments: what fills its places.
+            meta: the request's `_meta`.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
 
         def make(
             answers: types.InputResponses | None, state: str | None
@@ -259,13 +309,26 @@ class Client:
         argument: dict[str, str],
         context_arguments: dict[str, str] | None = None,
     ) -> types.CompleteResult:
-        """Ask for completions of an argument."""
+        """Ask for completions of an argument.
+
+        Args:
+            ref: the prompt or the resource template that takes the argument.
+            argument: its `name`, and as its `value` what is typed so far.
+            context_arguments: values of the others that are known already.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
+        """
         return await self._session.complete(ref, argument, context_arguments)
 
     async def ping(self, *, meta: RequestParamsMeta | None = None) -> types.EmptyResult:
         """Ask the server whether it is there; a lost session is repaired on the way.
 
         In the modern era, which has no ping, `server/discover` is asked instead, without `meta`.
+
+        Args:
+            meta: the request's `_meta`.
+
+        Cancellation: abandons it, as the class says. Checkpoint: always.
         """
         if self.protocol_version in MODERN_PROTOCOL_VERSIONS:
             await self._session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
@@ -301,6 +364,9 @@ class Client:
             mcp.client.subscriptions.SubscriptionLost: the stream broke before it was acknowledged.
             mcp.MCPError: the server refused.
             TypeError: one URI was passed where a sequence of them belongs.
+
+        Cancellation: while entering, nothing is left open; the exit tells the server all the same.
+        Checkpoints: entering and leaving are both. Source: specification 2026-07-28, subscriptions.
         """
         if isinstance(resource_subscriptions, str):
             raise TypeError("resource_subscriptions is a sequence of URIs")

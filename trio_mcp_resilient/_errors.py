@@ -85,6 +85,9 @@ class ResilientError(Exception):
         For callers of the SDK's own client on `resilient_transport`: what comes to them through
         the SDK has to come as a JSON-RPC error. Only an error that was made in this process is
         believed; a server cannot forge one. Not a checkpoint.
+
+        Args:
+            error: what the SDK's client raised.
         """
         if isinstance(error, cls):
             return error

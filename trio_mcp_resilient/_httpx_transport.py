@@ -90,11 +90,17 @@ class TrioHTTPTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return once the head of the answer is here. Called by httpx.
 
-        Honors `request.extensions["timeout"]` and `["target"]`.
+        Honors `request.extensions["timeout"]` (seconds, by kind; None for ever) and `["target"]`.
+
+        Args:
+            request: what to send, with an absolute URL of http or https.
 
         Raises:
             httpx.TransportError: from the `WireError` that tells the stage.
             httpx.LocalProtocolError: for a request that is not valid HTTP.
+
+        Cancellation: the connection is closed and leaves the pool; no other request notices.
+        Checkpoint: always.
         """
         timeouts = _timeouts(request)
         try:
@@ -130,7 +136,10 @@ class TrioHTTPTransport(httpx.AsyncBaseTransport):
         self._connections.close()
 
     async def aclose(self) -> None:
-        """Close every connection. Called by httpx. Works in a cancelled scope."""
+        """Close every connection; called by httpx.
+
+        Cancellation: they are closed all the same. Checkpoint: always.
+        """
         await self._connections.aclose()
 
     def statistics(self) -> ConnectionStatistics:

@@ -37,11 +37,18 @@ class LoggingInstrument:
 
     The package's own logger, `trio_mcp_resilient`, tells a client's life in sentences. This one is
     for those who want the events themselves, as `record.event`, in a logger of their own.
+
+    Args:
+        logger: a logger, or the name of one.
     """
 
     def __init__(self, logger: logging.Logger | str) -> None:
         self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
 
     def event(self, event: Event, /) -> None:
-        """Log one event. It is turned into text only if somebody reads it."""
+        """Log one event; it is turned into text only if somebody reads it.
+
+        Args:
+            event: what happened.
+        """
         self._logger.log(LEVELS.get(type(event), logging.INFO), "%s", event, extra={"event": event})

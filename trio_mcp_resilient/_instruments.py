@@ -27,7 +27,13 @@ class Instrument(Protocol):
     """Watches one client, or many."""
 
     def event(self, event: Event, /) -> None:
-        """Take a life-cycle event, in the order things happened. Synchronous: it must not block."""
+        """Take a life-cycle event, in the order things happened.
+
+        Called synchronously, so it must not block. What it raises is logged.
+
+        Args:
+            event: what happened. There may be new kinds in a later version.
+        """
         ...
 
 

@@ -80,6 +80,8 @@ class ToolContext:
 
         Raises:
             RpcError: the client refused, or the session ended first.
+
+        Cancellation: an answer that comes later is dropped. Checkpoint: always.
         """
         if self._inputs is not None:
             await trio.lowlevel.checkpoint()

@@ -35,7 +35,10 @@ class Rule:
         """How many requests it has happened to."""
 
     async def reached(self, hits: int = 1) -> None:
-        """Wait until it has happened that many times in all."""
+        """Wait until it has happened that many times in all.
+
+        Cancellation: nothing happened. Checkpoint: always.
+        """
         await trio.lowlevel.checkpoint()
         while self.hits < hits:
             await self._hit.wait()
@@ -73,7 +76,10 @@ class Held(Rule):
         self._released.set()
 
     async def wait(self) -> None:
-        """Hold one request."""
+        """Hold one request, until `release`; the server calls this.
+
+        Cancellation: the request is held no more. Checkpoint: unless already released.
+        """
         self.happens()
         await self._released.wait()
 

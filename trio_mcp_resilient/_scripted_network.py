@@ -50,8 +50,14 @@ class Network:
 
         Waits for the server to come up if it was taken down with `how="hang"`.
 
+        Args:
+            host: not looked at, like `port`; here because it is what `open_client` takes.
+            port: likewise.
+
         Raises:
             ConnectionRefusedError: the server is down.
+
+        Cancellation: no connection was made. Checkpoint: always.
         """
         await trio.lowlevel.checkpoint()
         while self.is_down:
@@ -70,6 +76,11 @@ class Network:
 
         While the server is down, such connections are accepted by the operating system and
         then reset at once: refusing is something that only `connect` can do.
+
+        Args:
+            port: 0 for any that is free.
+
+        Cancellation: nothing is left open. Checkpoint: always.
         """
         listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
         self._nursery.start_soon(trio.serve_listeners, self._serve_socket, listeners)

@@ -247,6 +247,8 @@ class ScriptedSession:
 
         Raises:
             RpcError: the client refused, or the session ended first.
+
+        Cancellation: an answer that comes later is dropped. Checkpoint: always.
         """
         self._asked += 1
         request_id = f"server-{self._asked}"

@@ -117,6 +117,8 @@ class Sessions:
         Raises:
             RpcError: the client refused, or the session ended first.
             ValueError: there is not exactly one session.
+
+        Cancellation: an answer that comes later is dropped. Checkpoint: always.
         """
         session = self.the_session if session is None else session
         await session.listening.wait()
@@ -175,7 +177,10 @@ class Sessions:
         return refuse_version(seen, self._versions) or session
 
     async def listening(self) -> ScriptedSession:
-        """Wait until the only session's GET stream is open, and return that session."""
+        """Wait until the only session's GET stream is open, and return that session.
+
+        Cancellation: nothing happened. Checkpoint: always.
+        """
         session = self.the_session
         await session.listening.wait()
         await trio.lowlevel.checkpoint()

@@ -65,6 +65,8 @@ class MemoryStream(trio.abc.HalfCloseableStream):
             trio.BrokenResourceError: the other side closed or reset the connection.
             trio.ClosedResourceError: this side did.
             trio.BusyResourceError: another task is sending.
+
+        Cancellation: nothing was sent. Checkpoint: always.
         """
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
@@ -94,7 +96,10 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         raise trio.BrokenResourceError("the other side reset the connection")
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return at once: there is always room."""
+        """Return at once: there is always room.
+
+        Raises what `send_all` does. Cancellation: nothing happened. Checkpoint: always.
+        """
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._sending = True
@@ -111,6 +116,8 @@ class MemoryStream(trio.abc.HalfCloseableStream):
             trio.BrokenResourceError: the connection was reset. What came before is read first.
             trio.ClosedResourceError: this side was closed, perhaps while this call waited.
             trio.BusyResourceError: another task is receiving.
+
+        Cancellation: nothing was taken. Checkpoint: always.
         """
         if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
@@ -136,7 +143,10 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         return taken
 
     async def send_eof(self) -> None:
-        """End this direction cleanly, and keep receiving."""
+        """End this direction cleanly, and keep receiving.
+
+        Raises what `send_all` does. Cancellation: it is not ended. Checkpoint: always.
+        """
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
         await trio.lowlevel.checkpoint()
@@ -163,7 +173,10 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         self._in.abort()
 
     async def aclose(self) -> None:
-        """Close both directions cleanly."""
+        """Close both directions cleanly.
+
+        Cancellation: they are closed all the same. Checkpoint: always.
+        """
         self.close()
         await trio.lowlevel.checkpoint()
 

@@ -82,7 +82,10 @@ class Subscriptions(Sessions):
         return [subscription for subscription in self._subscriptions if subscription.open]
 
     async def subscribed(self, count: int = 1) -> Subscription:
-        """Wait until that many subscriptions are open at once, and return the newest."""
+        """Wait until that many subscriptions are open at once, and return the newest.
+
+        Cancellation: nothing happened. Checkpoint: always.
+        """
         await trio.lowlevel.checkpoint()
         while len(self.subscriptions) < count:
             await self._subscribed.wait()

@@ -14,7 +14,13 @@ def is_session_terminated(error: Exception) -> bool:
 
     For people who hold an `mcp.ClientSession` of their own on the SDK's transport. It is exact
     for mcp 1.x and 2.x, where the transport makes this error of a 404 without words; a request
-    that met it was not executed. Any other error or object gives False. Never raises.
+    that met it was not executed. Never raises. Not a checkpoint.
+
+    Args:
+        error: what a request of such a session raised.
+
+    Returns:
+        True for that error; False for any other error or object.
     """
     try:
         names = {cls.__name__ for cls in type(error).__mro__}

@@ -114,7 +114,10 @@ class Subscription:
         return self._missed.pop(0)
 
     async def open(self) -> None:
-        """Open the stream and wait for the server's acknowledgment."""
+        """Open the stream and wait for the server's acknowledgment; `Client.listen` has done so.
+
+        Cancellation: nothing is left open. Checkpoint: always.
+        """
         wanted = self._wanted
         self._stream = await self._stack.enter_async_context(
             listen(
@@ -145,7 +148,11 @@ class Subscription:
             raise error
 
     async def aclose(self) -> None:
-        """Close the stream, which is how the server learns that nobody listens."""
+        """Close the stream, which is how the server learns that nobody listens.
+
+        Leaving the block of `Client.listen` does this. Cancellation: it is closed all the same.
+        Checkpoint: if it was open.
+        """
         self._stream = None
         await self._stack.aclose()
 

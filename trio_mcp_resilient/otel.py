@@ -72,7 +72,11 @@ class OpenTelemetryInstrument:
         self._duration = meter.create_histogram("mcp.client.recovery.duration", "s")
 
     def event(self, event: Event, /) -> None:
-        """Count an event, and note in the current span that its request was sent again."""
+        """Count an event, and note in the current span that its request was sent again.
+
+        Args:
+            event: what happened.
+        """
         match event:
             case SessionStarted(generation=1):
                 self._generations.add(1)
@@ -95,7 +99,12 @@ class OpenTelemetryInstrument:
 
     @contextmanager
     def request(self, method: str, target: str | None, /) -> Generator[Carried]:
-        """Open a span around a request and yield its context, for the server to go on from."""
+        """Open a span around a request and yield its context, for the server to go on from.
+
+        Args:
+            method: the JSON-RPC method.
+            target: the tool or prompt that is called; None for what has no name.
+        """
         name = f"MCP send {method} {target}" if target else f"MCP send {method}"
         with self._tracer.start_as_current_span(
             name,

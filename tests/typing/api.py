@@ -6,9 +6,11 @@ says that they do.
 
 from __future__ import annotations
 
+import logging
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import assert_never, assert_type
 
 import httpx
@@ -18,6 +20,9 @@ import mcp_types
 import trio
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.session import SamplingFnT
+from mcp.client.subscriptions import ServerEvent
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
 
 import trio_mcp_resilient
 from trio_mcp_resilient import (
@@ -35,6 +40,8 @@ from trio_mcp_resilient import (
     Flapping,
     GaveUp,
     HandshakeFailed,
+    Instrument,
+    LoggingInstrument,
     OutcomeLost,
     OutcomeUnknown,
     Pool,
@@ -43,6 +50,7 @@ from trio_mcp_resilient import (
     PoolStatistics,
     Recovery,
     RecoveryFailed,
+    RequestInstrument,
     RequestRefused,
     Resend,
     Resent,
@@ -55,6 +63,7 @@ from trio_mcp_resilient import (
     StateChanged,
     Statistics,
     StreamGap,
+    Subscription,
     ToolsChanged,
     TrioHTTPTransport,
     Verdict,
@@ -64,6 +73,25 @@ from trio_mcp_resilient import (
     open_pool,
     resilient_transport,
 )
+from trio_mcp_resilient.otel import OpenTelemetryInstrument
+from trio_mcp_resilient.testing import (
+    DIALECTS,
+    DISCOVER_DIALECTS,
+    Execution,
+    Held,
+    InputRequired,
+    MemoryStream,
+    Reply,
+    RpcError,
+    Rule,
+    ScriptedServer,
+    ScriptedSession,
+    SeenRequest,
+    ToolContext,
+    memory_connection,
+    open_scripted_server,
+)
+from trio_mcp_resilient.testing import Subscription as ServedSubscription
 
 
 async def opens_with_a_url() -> None:
@@ -292,6 +320,80 @@ def judges_answers_of_ones_own_client() -> None:
 async def uses_the_transport_alone() -> None:
     async with httpx.AsyncClient(transport=TrioHTTPTransport()) as client:
         assert_type(await client.get("http://localhost/"), httpx.Response)
+
+
+class Counting:
+    """An instrument is whatever has its methods."""
+
+    def event(self, event: Event, /) -> None:
+        watch(event)
+
+    @contextmanager
+    def request(self, method: str, target: str | None, /) -> Generator[dict[str, object]]:
+        yield {"method": method}
+
+
+async def is_watched(tracers: TracerProvider, meters: MeterProvider) -> None:
+    counting: RequestInstrument = Counting()
+    instruments: list[Instrument] = [
+        counting,
+        LoggingInstrument("app.mcp"),
+        LoggingInstrument(logging.getLogger()),
+        OpenTelemetryInstrument(),
+        OpenTelemetryInstrument(tracers, meters),
+    ]
+    async with open_client("http://localhost/mcp", instruments=instruments) as client:
+        async with client.events(max_buffered=10) as events:
+            assert_type(events, trio.MemoryReceiveChannel[Event])
+            async for event in events:
+                assert_type(event, Event)
+
+
+async def listens(client: Client) -> None:
+    async with client.listen(tools_list_changed=True, resource_subscriptions=["file:///a"]) as subscription:
+        assert_type(subscription, Subscription)
+        assert_type(subscription.honored, mcp_types.SubscriptionFilter)
+        async for change in subscription:
+            assert_type(change, ServerEvent)
+
+
+async def ask(ctx: ToolContext, name: str) -> str:
+    ctx.progress(1, 2, "half of it")
+    ctx.log({"name": name}, level="debug")
+    assert_type(ctx.session, ScriptedSession)
+    if name not in ctx.responses:
+        raise InputRequired({"name": {"method": "roots/list", "params": {}}})
+    raise RpcError(-32602, "no such name")
+
+
+async def breaks_a_server(server: ScriptedServer) -> None:
+    server.tool("ask", ask)
+    assert_type(server.url, str)
+    assert_type(server.lose_session(streams="cut"), int)
+    server.restart(era="modern", down_for=3.0)
+    server.dialect("404-rpc")
+    server.dialect(Reply(410))
+    server.discover_dialect(None)
+    assert_type(server.cut("before-head", when="tools/call"), Rule)
+    held = server.hold(lambda seen: seen.tool == "ask")
+    assert_type(held, Held)
+    await held.reached(2)
+    held.release()
+    assert_type(server.requests, list[SeenRequest])
+    assert_type(server.requests[0].rpc_method, str | None)
+    assert_type(server.executions, list[Execution])
+    assert_type(await server.subscribed(), ServedSubscription)
+    assert_type(await server.listening(), ScriptedSession)
+    assert_type(DIALECTS["404-rpc"], Reply)
+    assert_type(DISCOVER_DIALECTS["400-session"], Reply)
+
+
+async def tests_an_application() -> None:
+    async with open_scripted_server("mine", era="both") as server:
+        assert_type(server, ScriptedServer)
+        async with open_client(server.url, connect=server.connect) as client:
+            assert_type(client, Client)
+    assert_type(memory_connection(), tuple[MemoryStream, MemoryStream])
 
 
 async def logs_in_as_the_sdk_does(provider: OAuthClientProvider, other: httpx2.BasicAuth) -> None:
