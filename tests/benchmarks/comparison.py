@@ -31,7 +31,7 @@ LIMIT = 15
 RUNNING = 2
 """Seconds that a call takes that is to be running when something happens."""
 DOWN_FOR = 1.0
-"""Seconds that an outage lasts, beside those that the server takes to start."""
+"""Seconds that an outage lasts."""
 POLL = 0.02
 
 
@@ -43,19 +43,30 @@ class Server:
         self._starts = 0
         self._handshakes = 0
         self._runs: Counter[str] = Counter()
+        self._spare = self._prepared()
         self.start()
+
+    def _prepared(self) -> Process:
+        """Make the next process beforehand: how long Python takes to begin is no part of an outage."""
+        self._starts += 1
+        return Process("scripted", f"number{self._starts}", python=sys.executable, env=os.environ)
 
     def start(self) -> None:
         """Start it; like any other after a restart, it knows no session."""
-        self._starts += 1
-        name = f"number{self._starts}"
-        self._process = Process("scripted", str(self.port), name, python=sys.executable, env=os.environ)
-        self.port = int(self._process.line())
+        self._process = self._spare
+        self.port = self._process.ask(f"serve {self.port}")["port"]
+        self._spare = self._prepared()
+        self._spare.ask("counts")
 
     def kill(self) -> None:
         """End it where it is; its counts are kept."""
         self._handshakes, self._runs = self.counts()
         self._process.end()
+
+    def end(self) -> None:
+        """Be done with it."""
+        self._process.end()
+        self._spare.end()
 
     def evict(self) -> None:
         """Have it forget its sessions."""
@@ -166,7 +177,7 @@ def open_trial(caller: str, python: str) -> Iterator[Trial]:
             trial.made("before", 1)
             yield trial
     finally:
-        server.kill()
+        server.end()
 
 
 def cell(caller: str, python: str, way: Callable[[Trial], None]) -> str:

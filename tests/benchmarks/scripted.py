@@ -1,10 +1,10 @@
 """The scripted server on a port of its own, with a side door: what is done to every client alike.
 
-    python -m tests.benchmarks.scripted PORT NAME
+    python -m tests.benchmarks.scripted NAME
 
-It prints its port, which it chooses if it is told 0. On each line of its standard input, `evict` or
-`counts`, it does as told and prints a JSON object of what it has counted. Servers of different
-names have different session ids, as those of a restarted server are.
+Each line of its standard input it obeys and answers by a JSON object of what it has counted, its port
+included: `serve PORT` to begin, on a port of its choice if that is 0; then `evict` or `counts`. Servers of
+different names have different session ids, as those of a restarted server are.
 """
 
 from __future__ import annotations
@@ -31,16 +31,21 @@ def counted(server: ScriptedServer) -> dict[str, Any]:
     return {"handshakes": server.handshakes, "runs": runs}
 
 
-async def main(port: int, name: str) -> None:
+async def main(name: str) -> None:
     """Serve until standard input ends."""
+    port = 0
     async with open_scripted_server(name) as server:
         server.tool("act", act)
-        print(await server.serve_tcp(port), flush=True)
         async for line in trio.wrap_file(sys.stdin):
-            if line.strip() == "evict":
-                server.lose_session()
-            print(json.dumps(counted(server)), flush=True)
+            match line.split():
+                case ["serve", wanted]:
+                    port = await server.serve_tcp(int(wanted))
+                case ["evict"]:
+                    server.lose_session()
+                case _:
+                    pass
+            print(json.dumps({"port": port, **counted(server)}), flush=True)
 
 
 if __name__ == "__main__":
-    trio.run(main, int(sys.argv[1]), sys.argv[2])
+    trio.run(main, sys.argv[1])
