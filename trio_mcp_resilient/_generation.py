@@ -185,7 +185,6 @@ class Generation:
             flight.tell(end, drain)
         for scope in self._standing:
             scope.cancel(reason="the session ended")
-        self._pacing.release_all()
         self._condemned.set()
         return True
 
@@ -209,6 +208,7 @@ class Generation:
         Cancellation: the exchange is abandoned; the server is told in the background, if
         `cancellable`. Whether the request ran is then unknown.
         """
+        # First of all: what is held back until the session has ended should have cost little.
         if not self._pacing.may_leave():
             await self._pacing.turn()
         if self.end is not None:
