@@ -31,8 +31,9 @@ nox.options.sessions = [
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 PACKAGE = "trio_mcp_resilient"
+PLUGIN = "pytest_trio_mcp_resilient"
 EXAMPLES = "docs/examples"
-TYPED = [PACKAGE, "tests/typing/api.py"]
+TYPED = [PACKAGE, f"{PLUGIN}.py", "tests/typing/api.py"]
 
 OLD_SDK = "mcp==1.30.0"
 """The last SDK of the 1.x line, whose servers are still everywhere."""
@@ -176,7 +177,20 @@ def package(session: nox.Session) -> None:
     session.run("python", "-m", PACKAGE, "demo")
     session.run("trio-mcp", "--version")
     session.install(f"{wheel}[cli]")
+    check_plugin(session, tmp / "alone")
     session.run("python", "-m", "pytest", "-q", "-m", "not real", *session.posargs)
+
+
+def check_plugin(session: nox.Session, folder: Path) -> None:
+    """In a project that says nothing of it, pytest finds the plugin, and without pytest-trio too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "examples", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "test_plain.py").write_text("def test_plain(): pass\n", encoding="utf-8")
+    # Settings of its own, or pytest would find ours further up.
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
+    with session.chdir(folder):
+        session.run("python", "-m", "pytest", "-q", "-o", "trio_mode=true")
+        session.run("python", "-m", "pytest", "-q", "-p", "no:trio", "test_plain.py")
 
 
 INFO = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
@@ -186,7 +200,8 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
     """The wheel holds the package and nothing else; the sdist also what is needed to test it."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     info = f"{PACKAGE}-{version}.dist-info"
-    modules = {f"{PACKAGE}/{path.name}" for path in (ROOT / PACKAGE).glob("*.py")} | {f"{PACKAGE}/py.typed"}
+    modules = {f"{PACKAGE}/{path.name}" for path in (ROOT / PACKAGE).glob("*.py")}
+    modules |= {f"{PACKAGE}/py.typed", f"{PLUGIN}.py"}
     metadata = {f"{info}/{name}" for name in INFO}
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = set(archive.namelist())

@@ -12,7 +12,9 @@
   changes it. A sync test has the limit that `faulthandler_timeout` sets.
 - **Fakes before mocks.** The scripted server of `trio_mcp_resilient.testing` speaks real bytes
   over memory streams; nothing inside the package is patched. Tests marked `real` talk to real
-  servers on loopback.
+  servers on loopback. There is one fake MCP server, that one. What else answers here does what it
+  must not be able to: `http_peer` and `hostile` send bytes that are no HTTP or no MCP, and the
+  canned server of `test_cost_guard` takes no turn of the scheduler and keeps no memory.
 - **Every test can fail.** Whoever writes one breaks the code once to see it.
 - **Warnings are errors**, and so are skips by habit: a test that cannot run here is a failure
   of the set-up.

@@ -113,6 +113,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_scripted_network",
         "_scripted_modern",
         "_scripted_server",
+        "_scripted_breaks",
+        "_scripted_recovery",
         "testing",
     ),
     "faces": (

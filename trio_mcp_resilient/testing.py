@@ -7,9 +7,14 @@
             ...
         assert server.executed["add"] == 1
 
+`assert_recovers` breaks it in each of the standard ways. The pytest plugin that comes with the package
+has it as the fixture `mcp_server`.
+
 Nothing in it sleeps, so with `trio.testing.MockClock(autojump_threshold=0)` hours pass in no time.
 """
 
+from trio_mcp_resilient._scripted_breaks import BREAKS as BREAKS
+from trio_mcp_resilient._scripted_breaks import Break as Break
 from trio_mcp_resilient._scripted_catalog import ToolContext as ToolContext
 from trio_mcp_resilient._scripted_dialects import DIALECTS as DIALECTS
 from trio_mcp_resilient._scripted_dialects import DISCOVER_DIALECTS as DISCOVER_DIALECTS
@@ -19,6 +24,8 @@ from trio_mcp_resilient._scripted_faults import Rule as Rule
 from trio_mcp_resilient._scripted_inputs import InputRequired as InputRequired
 from trio_mcp_resilient._scripted_records import Execution as Execution
 from trio_mcp_resilient._scripted_records import SeenRequest as SeenRequest
+from trio_mcp_resilient._scripted_recovery import CallsTools as CallsTools
+from trio_mcp_resilient._scripted_recovery import assert_recovers as assert_recovers
 from trio_mcp_resilient._scripted_server import ScriptedServer as ScriptedServer
 from trio_mcp_resilient._scripted_server import open_scripted_server as open_scripted_server
 from trio_mcp_resilient._scripted_session import RpcError as RpcError

@@ -75,8 +75,11 @@ from trio_mcp_resilient import (
 )
 from trio_mcp_resilient.otel import OpenTelemetryInstrument
 from trio_mcp_resilient.testing import (
+    BREAKS,
     DIALECTS,
     DISCOVER_DIALECTS,
+    Break,
+    CallsTools,
     Execution,
     Held,
     InputRequired,
@@ -88,6 +91,7 @@ from trio_mcp_resilient.testing import (
     ScriptedSession,
     SeenRequest,
     ToolContext,
+    assert_recovers,
     memory_connection,
     open_scripted_server,
 )
@@ -416,3 +420,23 @@ async def is_told_when_wrong(client: Client) -> None:
     client.statistics().losses = 0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     Backoff().cap = 1.0  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     trio_mcp_resilient.no_such_name  # type: ignore[attr-defined]  # pyright: ignore  # noqa: B018
+
+
+class Wrapper:
+    """An application's own client, as far as the kit looks at it."""
+
+    async def call_tool(self, name: str, arguments: dict[str, object]) -> str:
+        return name
+
+
+async def tests_itself(client: Client, sdk: mcp.Client, session: mcp.ClientSession, wrapper: Wrapper) -> None:
+    async with open_scripted_server() as server:
+        assert_type(server, ScriptedServer)
+        assert_type(BREAKS["restart"], Break)
+        tried: CallsTools = wrapper
+        await assert_recovers(tried, server, "idle")
+        await assert_recovers(client, server)
+        await assert_recovers(sdk, server, "restart", resends=False, within=60)
+        await assert_recovers(session, server)
+        await assert_recovers(wrapper, server)
+        await assert_recovers(server, server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
