@@ -30,7 +30,11 @@ class CallsTools(Protocol):
     """Whatever calls tools: a client of any make, or an application's own wrapper of one."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], /) -> Any:
-        """Call a tool, and return its result, or something whose `repr` shows the result's text."""
+        """Call a tool, and return its result, or something whose `repr` shows the result's text.
+
+        Cancellation: yours to say; `assert_recovers` cancels calls only when it fails or is cancelled.
+        Checkpoint: always.
+        """
         ...
 
 
