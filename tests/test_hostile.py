@@ -1034,7 +1034,8 @@ def test_no_bound_is_missing_from_the_table() -> None:
 
 
 OURS_ALONE = {
-    # How much is remembered of our own requests, and of origins.
+    # How much is remembered of our own requests and errors, and of origins.
+    "MAX_ERRORS",
     "MAX_HEADS",
     "MAX_ORIGINS",
     # A wait, not a size.

@@ -24,18 +24,6 @@ resend_override: ContextVar[Resend | None] = ContextVar("resend_override", defau
 passes no option of ours through, but it does run in the caller's task."""
 
 
-def take_override(method: str) -> Resend | None:
-    """Return the policy of the tool call being made, and keep it from every other call.
-
-    Callbacks run in the caller's task, or in one that inherits its context. What they call in
-    their turn is no part of what the caller gave its word for.
-    """
-    policy = resend_override.get() if method == "tools/call" else None
-    if policy is not None:
-        resend_override.set(None)
-    return policy
-
-
 @dataclass(slots=True)
 class Call:
     """One logical call: at most two POSTs."""
@@ -62,6 +50,11 @@ class Call:
         cls, method: str, params: Mapping[str, Any] | None, opts: CallOptions, *, key: str | None
     ) -> Call:
         """Make a call of what the SDK's session asks for."""
+        resend = resend_override.get() if method == "tools/call" else None
+        if resend is not None:
+            # Callbacks run in the caller's task, or in one that inherits its context. What they call
+            # in their turn is no part of what the caller gave its word for.
+            resend_override.set(None)
         return cls(
             method=method,
             params=dict(params or {}),
@@ -70,7 +63,7 @@ class Call:
             on_progress=opts.get("on_progress"),
             cancellable=opts.get("cancel_on_abandon", True),
             key=key,
-            resend=take_override(method),
+            resend=resend,
         )
 
     def next_params(self, request_id: RequestId) -> dict[str, Any]:
