@@ -173,7 +173,9 @@ class Client:
         Returns:
             The result. One with `is_error` is the tool's own failure: it ran.
 
-        Raises, beside what the class lists:
+        Beside what the class lists, it may raise these.
+
+        Raises:
             mcp.client.InputRequiredRoundsExceededError: the tool asked for something more oftener than
                 `input_required_max_rounds` allows.
             RuntimeError: the tool ran, and its result does not fit its output schema.
