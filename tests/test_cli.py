@@ -484,6 +484,17 @@ async def test_ctrl_c_during_a_call_ends_its_session() -> None:
     assert err == "trio-mcp: interrupted; the call may have run\n"
 
 
+async def test_a_second_ctrl_c_waits_for_no_goodbye() -> None:
+    async with open_url() as (server, url), program("watch", url, "--jsonl") as (process, until):
+        farewell = server.go_silent(when="DELETE")
+        await until('"Ping"')
+        process.send_signal(signal.SIGINT)
+        await farewell.reached()
+        process.send_signal(signal.SIGINT)
+        _, err = await rest(process)
+    assert process.returncode == 130 and "Traceback" not in err
+
+
 async def test_a_reader_that_leaves_ends_it_quietly() -> None:
     async with open_url() as (server, url):
         async with program("watch", url, "--jsonl", "--interval", "0.05") as (process, until):

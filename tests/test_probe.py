@@ -306,6 +306,16 @@ async def test_a_session_id_that_is_no_header_is_told(autojump_clock: trio.testi
     assert "not visible ASCII" in report.unfit
 
 
+async def test_a_discovery_of_older_versions_only_is_no_modern_server(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_scripted_server() as server:
+        server.discover_dialect("200-older")
+        report = await examine(server)
+    assert report.eras == ("legacy",) and Step.MODERN_CALL not in report.by_step
+    assert report.by_step[Step.DISCOVER].excerpt == "versions 2025-06-18, 2025-11-25"
+
+
 async def test_an_answer_that_never_comes_is_a_row(autojump_clock: trio.testing.MockClock) -> None:
     async with open_scripted_server() as server:
         server.go_silent(when=unknown(server))

@@ -60,9 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         return trio.run(_until_signalled, options)
-    except KeyboardInterrupt:
-        # A second Ctrl-C, which does not wait for goodbyes.
-        return Exit.INTERRUPTED
+    # A second Ctrl-C, which does not wait for goodbyes. With a star, for nurseries put it into groups.
+    except* KeyboardInterrupt:
+        pass
+    return Exit.INTERRUPTED
 
 
 async def _until_signalled(options: argparse.Namespace) -> int:
