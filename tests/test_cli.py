@@ -352,6 +352,10 @@ async def test_no_secret_is_ever_printed(capsys: Capture, monkeypatch: pytest.Mo
     def quote(seen: Any) -> str:
         return f"Session not found: {seen.session_id}; you sent {dict(seen.headers)}"
 
+    def quote_in_error(seen: Any) -> dict[str, Any]:
+        message = f"no access with {seen.headers['authorization']} on {seen.session_id}"
+        return {"jsonrpc": "2.0", "id": seen.rpc_id, "error": {"code": -1, "message": message}}
+
     async with open_url() as (server, url):
         server.on_request(lambda seen: ids.extend(session.id for session in server.sessions))
         server.dialect(Reply(404, quote, "text/plain"))
@@ -362,6 +366,8 @@ async def test_no_secret_is_ever_printed(capsys: Capture, monkeypatch: pytest.Mo
         for status in (401, 404, 500):
             server.answer(status, quote, when="tools/call")
             await run("call", url, "add", *secret, "--json")
+        server.answer(200, quote_in_error, when="tools/call")
+        await run("call", url, "add", *secret, "--json")
         server.answer(401, quote, when="initialize", times=2)
         await run("watch", url, *secret, "--jsonl", "--for", "0.1")
         server.answer(401, quote, when="initialize", times=2)

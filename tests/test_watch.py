@@ -75,7 +75,7 @@ async def test_an_outage_is_waited_out_for_ever(autojump_clock: trio.testing.Moc
         nursery.start_soon(restart)
         # The target's own attempts and timeout would have ended it long ago.
         _, picture = await watched(server, 3700)
-    assert picture.generation == 2 and picture.state == "ready"
+    assert picture.generation == 2 and picture.state == "ready" and picture.failed_pings == 0
     (recovery,) = picture.recoveries
     assert 3590 < recovery < 3620
 
