@@ -255,15 +255,15 @@ def python_with(session: nox.Session, name: str, *requirements: str) -> str:
 def simulate(session: nox.Session) -> None:
     """Seeded worlds full of faults: `nox -s simulate -- --runs N --seed S`, or `-- --faults 1000000`.
 
-    The default is over ten thousand sessions, the same on every machine: most against the scripted
+    The default is over twelve thousand sessions, the same on every machine: most against the scripted
     server, the rest against the SDK's own, behind an HTTP server that runs on Trio.
     """
     session.install("-e", ".", *group("test"))
     if session.posargs:
         session.run("python", "-m", "tests.simulation", *session.posargs)
         return
-    session.run("python", "-m", "tests.simulation", "--runs", "6200")
-    session.run("python", "-m", "tests.simulation", "--runs", "600", "--real")
+    session.run("python", "-m", "tests.simulation", "--runs", "7200")
+    session.run("python", "-m", "tests.simulation", "--runs", "800", "--real")
 
 
 @nox.session(default=False)

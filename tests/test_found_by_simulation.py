@@ -14,9 +14,11 @@ from tests.kit import STEADY, add, open_pair, open_server, text, told
 from trio_mcp_resilient import (
     Client,
     ConnectionLost,
+    Event,
     OutcomeUnknown,
     RecoveryFailed,
     SessionLost,
+    SessionStarted,
     open_client,
 )
 from trio_mcp_resilient.testing import DIALECTS, ScriptedServer, ToolContext
@@ -77,6 +79,45 @@ async def test_a_handshake_whose_stream_ends_cleanly_is_made_again(autojump_cloc
         ) as client:
             assert await add(client) == "3"
         assert told(events, RecoveryFailed) == []  # type: ignore[arg-type]
+
+
+async def test_a_session_that_ends_before_the_second_attempt_is_written_has_not_had_it(
+    autojump_clock: MockClock,
+) -> None:
+    """The second attempt was still to connect when the application threw its session away."""
+    slow, second = False, trio.Event()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, SessionStarted) and event.generation == 2:
+            second.set()
+
+    async with open_server() as server:
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            if slow:
+                await trio.sleep(1)
+            return await server.connect(host, port)
+
+        options: dict[str, Any] = {"get_stream": False, "backoff": STEADY, "on_event": watch}
+        async with open_client(server.url, connect=connect, **options) as client:
+            await client.list_tools()
+            server.lose_session()
+            slow = True
+            # The new session lists the tools, by the connection of its handshake.
+            server.hold("tools/list", times=1)
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def call() -> None:
+                    assert await add(client) == "3"
+
+                await second.wait()
+                await trio.sleep(0.5)
+                assert server.executed["add"] == 0
+                client.invalidate()
+            assert server.executed["add"] == 1
+            assert client.generation == 3
+            assert len(server.posts(CALL)) == 2
 
 
 @asynccontextmanager

@@ -207,6 +207,9 @@ class ResilientDispatcher:
             if self._instruments and outcome.evidence is not None:
                 self._instruments.tell(Resent(call.method, generation.number, outcome.evidence))
             first, outcome = outcome, await self._post(generation, call)
+            if not outcome.begun:
+                # As above: this session ended before the second was written.
+                outcome = await self._post(await self._ready_again(call, first), call)
             if first.fate is Fate.UNKNOWN and outcome.fate in (Fate.LOST, Fate.UNSENT):
                 # That the second did not run says nothing of the first.
                 raise self._error(call, first, resent=True) from self._error(call, outcome)
@@ -289,17 +292,20 @@ class ResilientDispatcher:
 
     async def _next_chance(self, call: Call, outcome: Outcome) -> Generation:
         """Await the session to send on again; if none comes, raise what the first POST met."""
+        if outcome.fate is Fate.BUSY:
+            pause = self._backoff.delay(1, random.random) if outcome.pause is None else outcome.pause
+            if pause > self._timeouts.recovery:
+                raise self._error(call, outcome)
+            await trio.sleep(pause)
+        elif is_mismatch(call, outcome):
+            await self._list_tools(outcome)
+            if self._parameter_headers(call) == call.mirrored:
+                # Nothing was missing: the code is the tool's own, or another sending is as wrong.
+                raise self._error(call, outcome)
+        return await self._ready_again(call, outcome)
+
+    async def _ready_again(self, call: Call, outcome: Outcome) -> Generation:
         try:
-            if outcome.fate is Fate.BUSY:
-                pause = self._backoff.delay(1, random.random) if outcome.pause is None else outcome.pause
-                if pause > self._timeouts.recovery:
-                    raise self._error(call, outcome)
-                await trio.sleep(pause)
-            elif is_mismatch(call, outcome):
-                await self._list_tools(outcome)
-                if self._parameter_headers(call) == call.mirrored:
-                    # Nothing was missing: the code is the tool's own, or another sending is as wrong.
-                    raise self._error(call, outcome)
             return await self.supervisor.ready()
         except (GaveUp, HandshakeFailed) as failure:
             raise self._error(call, outcome, failure.recovery) from failure

@@ -512,8 +512,8 @@ MUTANTS = (
     Mutant(
         "what was held back counts as sent",
         "dispatcher",
-        "        if not outcome.begun:",
-        "        if False:",
+        "        if not outcome.begun:\n            # Its",
+        "        if False:\n            # Its",
         "pacing",
     ),
     # -- connections -------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ class Kind:
     scripted_only: bool = True
     network: bool = False
     """Whether it needs the simulated network."""
+    tokens: bool = False
+    """Whether it needs a server that asks for tokens."""
     silent: bool = False
     """Whether it leaves exchanges open without a word."""
 
@@ -192,6 +194,14 @@ async def _redeploy(world: World, fault: Fault) -> None:
 async def _invalidate(world: World, fault: Fault) -> None:
     world.invalidate()
     await trio.lowlevel.checkpoint()
+
+
+async def _expire(world: World, fault: Fault) -> None:
+    """Let the token expire, again and again: each time the application fetches another."""
+    assert world.tokens is not None
+    for _ in range(fault.amount):
+        world.tokens.expire()
+        await trio.sleep(fault.seconds / fault.amount)
 
 
 async def _speak(world: World, fault: Fault) -> None:
@@ -329,6 +339,11 @@ KINDS: dict[str, Kind] = {
         _redeploy, UNKNOWN, NO_WAY_BACK, weight=2, loses=True,
     ),
     "invalidate": Kind(lambda d: {}, _invalidate, NONE, narrow=True, scripted_only=False, weight=2),
+    "expire": Kind(
+        # Not so fast that a fresh one has expired before it comes to the server.
+        lambda d: {"amount": d.choice([1, 1, 2, 3]), "seconds": d.choice([6.0, 12.0])},
+        _expire, NONE, FINAL_ANSWER, tokens=True, narrow=True, scripted_only=False, weight=12,
+    ),
     "speak": Kind(lambda d: {"amount": d.randint(1, 20)}, _speak, NONE, narrow=True),
     "wire down": Kind(
         _seconds(0.1, 2.0, 12.0), _wire_down, UNSENT, NO_WAY_BACK, network=True, scripted_only=False, weight=4
@@ -351,14 +366,14 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def draw_fault(
-    dice: random.Random, moments: list[float], window: float, *, network: bool, real: bool
-) -> Fault:
+def draw_fault(dice: random.Random, moments: list[float], window: float, settings: Settings) -> Fault:
     """Draw a fault, most often at a moment at which calls begin, or just after."""
     kinds = [
         name
         for name, kind in KINDS.items()
-        if (network or not kind.network) and not (real and kind.scripted_only)
+        if (settings.network or not kind.network)
+        and (settings.tokens or not kind.tokens)
+        and not (settings.real and kind.scripted_only)
     ]
     name = dice.choices(kinds, [KINDS[kind].weight for kind in kinds])[0]
     at = dice.choice(moments) if dice.random() < 0.6 else dice.uniform(0, window)
@@ -399,7 +414,7 @@ def may_end_by(faults: tuple[Fault, ...], settings: Settings) -> frozenset[str]:
     return frozenset(errors)
 
 
-SIZED = frozenset({"cut at byte", "mid-request", "speak", "wire cut", "clog", "trickle", "slow"})
+SIZED = frozenset({"expire", "cut at byte", "mid-request", "speak", "wire cut", "clog", "trickle", "slow"})
 """Kinds whose amount is a size."""
 LONG = frozenset({"down", "restart", "wire down"})
 """Kinds that the budget of attempts may not outlast."""

@@ -83,7 +83,8 @@ def _calls_end_as_they_may(world: World) -> Iterator[str]:
             allowed.add("MCPError")
         if settings.leaves != "at the end":
             allowed |= {"OutcomeUnknown", "ClosedResourceError", "SessionLost", "ConnectionLost", "cancelled"}
-        resumes = settings.resumable and not (settings.json_mode or settings.stateless)
+        resumes = settings.resumable and settings.get_offered
+        resumes = resumes and not (settings.json_mode or settings.stateless)
         resumes = resumes and settings.version == "2025-11-25"
         # The SDK's server may end a stream before it has said the id to resume from.
         resumes = resumes and not settings.real
@@ -126,9 +127,13 @@ def _at_most_twice_sent(world: World) -> Iterator[str]:
     sent = _sent_by_call(world)
     for call, _ in _planned(world):
         most = 1 if (call.resend or world.plan.settings.resend) is Resend.NEVER else 2
+        if world.tokens is not None:
+            most += world.tokens.repeated[call.number]
         if len(sent[call.number]) > most:
             yield f"call {call.number} was sent {len(sent[call.number])} times"
     ids = Counter(s.request_id for s in world.ledger.sent if s.request_id is not None)
+    if world.tokens is not None:
+        ids -= world.tokens.repeated_ids
     if repeated := [request_id for request_id, times in ids.items() if times > 1]:
         yield f"request ids {repeated} were used twice"
 
@@ -173,7 +178,8 @@ def _handshakes(world: World) -> Iterator[str]:
         most = 1 + world.losses + world.invalidations
         if world.peer.handshakes > most:
             yield f"{world.peer.handshakes} handshakes for {most - 1} reasons"
-    initialized = sum(sent.rpc_method == "initialize" for sent in world.ledger.sent)
+    # By its id, since the application's credentials may send one again.
+    initialized = len({sent.request_id for sent in world.ledger.sent if sent.rpc_method == "initialize"})
     if world.statistics is not None and initialized > world.statistics.handshakes + 1:
         yield f"{initialized} handshakes were sent, {world.statistics.handshakes} counted"
 

@@ -95,6 +95,10 @@ class Settings:
     latency: float = 0.0
     silence_stays: bool = False
     """Whether what has gone silent stays so, also when everything else is well again."""
+    tokens: bool = False
+    """Whether the server asks for a token, and the application renews the ones that expire."""
+    get_offered: bool = True
+    """Whether the server has a standalone stream."""
     leaves: str = "at the end"
     """When the application leaves the client's block: `at the end`, `early`, or `cancelled`."""
 
@@ -140,9 +144,7 @@ def draw(seed: int, *, real: bool = False) -> Plan:
     calls = tuple(_draw_call(dice, number, moments, settings) for number in range(1, dice.randint(3, 13)))
     # A third of the plans have one fault: then it is known exactly how calls may end.
     count = dice.choice([1, 1, 1, 2, 2, 3, 4, 6, 9])
-    faults = tuple(
-        draw_fault(dice, moments, window, network=settings.network, real=real) for _ in range(count)
-    )
+    faults = tuple(draw_fault(dice, moments, window, settings) for _ in range(count))
     calm_at = max([window, *(fault.at + fault.seconds for fault in faults)]) + dice.choice([0.5, 5.0])
     return Plan(seed, settings, calls, tuple(sorted(faults, key=lambda fault: fault.at)), round(calm_at, 3))
 
@@ -169,6 +171,8 @@ def _draw_settings(dice: random.Random, real: bool) -> Settings:
         latency=dice.choice([0.0, 0.0, 0.02, 0.3]),
         silence_stays=dice.random() < 0.3,
         leaves=dice.choice(["at the end"] * 8 + ["early", "cancelled"]),
+        tokens=dice.random() < 0.15,
+        get_offered=real or dice.random() < 0.9,
     )
 
 

@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from tests.simulation.calls import RPC_ERROR, URI
 from tests.simulation.ledger import MARK, Ledger
 from tests.simulation.plan import TOOLS, Settings
+from tests.simulation.tokens import CHALLENGE, Tokens
 from trio_mcp_resilient.testing import MemoryStream, memory_connection
 
 HOST, PORT = "127.0.0.1", 8000
@@ -68,7 +69,7 @@ class _Store(EventStore):
 class _Deployment:
     """One process of the server, as it were."""
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, tokens: Tokens | None) -> None:
         self.mcp = MCPServer("real")
         for name, hints in TOOLS.items():
             annotations = None if hints is None else types.ToolAnnotations(**hints)
@@ -83,7 +84,7 @@ class _Deployment:
             retry_interval=settings.retry,
             session_idle_timeout=settings.idle_timeout,
         )
-        self.app = ASGIWrapper(app)  # type: ignore[arg-type]
+        self.app = ASGIWrapper(app if tokens is None else _guarded(app, tokens))  # type: ignore[arg-type]
         self.scope = trio.CancelScope()
         self.streams: list[MemoryStream] = []
 
@@ -105,7 +106,10 @@ class RealPeer:
 
     url = f"http://{HOST}:{PORT}/mcp"
 
-    def __init__(self, settings: Settings, ledger: Ledger, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, tokens: Tokens | None, nursery: trio.Nursery
+    ) -> None:
+        self._tokens = tokens
         self._settings = settings
         self._ledger = ledger
         self._nursery = nursery
@@ -121,7 +125,7 @@ class RealPeer:
 
     async def deploy(self) -> None:
         """Start a process that knows no sessions."""
-        self._deployment = _Deployment(self._settings, self._ledger)
+        self._deployment = _Deployment(self._settings, self._ledger, self._tokens)
         self._serving = await self._nursery.start(self._deployment.run)
 
     async def connect(self, host: str, port: int) -> MemoryStream:
@@ -165,7 +169,10 @@ class RealPeer:
         if self._serving is None:
             return
         stream = self._accept()
-        head = f"DELETE /mcp HTTP/1.1\r\nhost: {HOST}:{PORT}\r\nmcp-session-id: {session}\r\n\r\n"
+        head = f"DELETE /mcp HTTP/1.1\r\nhost: {HOST}:{PORT}\r\nmcp-session-id: {session}\r\n"
+        if self._tokens is not None:
+            head += f"authorization: {self._tokens.authorization}\r\n"
+        head += "\r\n"
         try:
             await stream.send_all(head.encode())
             with trio.move_on_after(5):
@@ -190,6 +197,13 @@ class RealPeer:
             stream.reset()
         self._deployment.streams.clear()
 
+    async def forget(self) -> None:
+        """Part from the sessions that were left, for each has tasks at the server."""
+        for session in self.live():
+            await self._delete(session)
+        # It keeps idle connections for a while.
+        await trio.sleep(2 * KEEP_ALIVE)
+
     def calm(self, *, cut: bool) -> None:
         """Break nothing more."""
         self._down_until = -math.inf
@@ -209,13 +223,30 @@ class RealPeer:
 
 
 @asynccontextmanager
-async def open_real_peer(settings: Settings, ledger: Ledger) -> AsyncGenerator[RealPeer, None]:
+async def open_real_peer(
+    settings: Settings, ledger: Ledger, tokens: Tokens | None
+) -> AsyncGenerator[RealPeer, None]:
     """Open the SDK's server for a world."""
     async with trio.open_nursery() as nursery:
-        peer = RealPeer(settings, ledger, nursery)
+        peer = RealPeer(settings, ledger, tokens, nursery)
         await peer.deploy()
         yield peer
         nursery.cancel_scope.cancel()
+
+
+def _guarded(app: Any, tokens: Tokens) -> Any:
+    """An application that refuses whoever has no valid token."""
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        shown = dict(scope.get("headers") or ()).get(b"authorization", b"").decode()
+        if scope["type"] != "http" or tokens.accepts(shown):
+            await app(scope, receive, send)
+            return
+        headers = [(name.encode(), value.encode()) for name, value in CHALLENGE.items()]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    return guarded
 
 
 def _worker(ledger: Ledger) -> Callable[..., Awaitable[types.CallToolResult]]:

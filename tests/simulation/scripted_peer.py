@@ -13,6 +13,7 @@ import trio
 from tests.simulation.calls import RPC_ERROR, URI
 from tests.simulation.ledger import MARK, Ledger, call_of
 from tests.simulation.plan import TOOLS, Settings
+from tests.simulation.tokens import CHALLENGE, Tokens
 from trio_mcp_resilient.testing import (
     MemoryStream,
     RpcError,
@@ -25,10 +26,15 @@ from trio_mcp_resilient.testing import (
 class ScriptedPeer:
     """A scripted server, as a world sees it."""
 
-    def __init__(self, server: ScriptedServer, settings: Settings, ledger: Ledger) -> None:
+    def __init__(
+        self, server: ScriptedServer, settings: Settings, ledger: Ledger, tokens: Tokens | None
+    ) -> None:
         self.server = server
         self.url = server.url
         self._ledger = ledger
+        self._tokens = tokens
+        self._ask_for_tokens()
+        server.offer_get_stream = settings.get_offered
         server.json_mode = settings.json_mode
         server.resumable = settings.resumable
         server.retry = settings.retry
@@ -43,6 +49,16 @@ class ScriptedPeer:
         server.prompt("greet", "hello {name}")
         for method, handler in list(server.methods.items()):
             server.methods[method] = self._marked(method, handler)
+
+    def _ask_for_tokens(self) -> None:
+        tokens = self._tokens
+        if tokens is not None:
+            self.server.answer(
+                401,
+                headers=CHALLENGE,
+                when=lambda seen: not tokens.accepts(seen.headers.get("authorization")),
+                times=math.inf,
+            )
 
     def _marked(self, method: str, handler: Any) -> Any:
         async def answer(ctx: ToolContext) -> dict[str, Any]:
@@ -75,9 +91,14 @@ class ScriptedPeer:
         self.server.restart(keep_sessions=keep_sessions, down_for=down_for)
         await trio.lowlevel.checkpoint()
 
+    async def forget(self) -> None:
+        """Part from the sessions that were left, for they may have tasks; these have none."""
+        await trio.lowlevel.checkpoint()
+
     def calm(self, *, cut: bool) -> None:
         """Break nothing more."""
         self.server.forget_script()
+        self._ask_for_tokens()
         self.server.delay = 0.0
         self.server.up()
         if cut:
@@ -95,10 +116,12 @@ class ScriptedPeer:
 
 
 @asynccontextmanager
-async def open_scripted_peer(settings: Settings, ledger: Ledger) -> AsyncGenerator[ScriptedPeer, None]:
+async def open_scripted_peer(
+    settings: Settings, ledger: Ledger, tokens: Tokens | None
+) -> AsyncGenerator[ScriptedPeer, None]:
     """Open a scripted server for a world."""
     async with open_scripted_server() as server:
-        yield ScriptedPeer(server, settings, ledger)
+        yield ScriptedPeer(server, settings, ledger, tokens)
 
 
 async def _work(ctx: ToolContext, number: int, seconds: float, steps: int, ends: str) -> str:

@@ -16,6 +16,7 @@ from tests.simulation.ledger import Ended, Ledger
 from tests.simulation.network import Network
 from tests.simulation.plan import Call, Plan
 from tests.simulation.scripted_peer import ScriptedPeer, open_scripted_peer
+from tests.simulation.tokens import Tokens
 from trio_mcp_resilient import Backoff, Client, Event, Resend, SessionEnded, Statistics, open_client
 from trio_mcp_resilient._flight import EndReason
 from trio_mcp_resilient._secrets import fingerprint
@@ -47,6 +48,7 @@ class World:
         self.invalidations = 0
         self.losses = 0
         self.client: Client | None = None
+        self.tokens = Tokens() if plan.settings.tokens else None
         self.network: Network
         self.peer: Any
         self.statistics: Statistics | None = None
@@ -118,6 +120,9 @@ class World:
                 self.calm()
                 await trio.sleep(SETTLED)
                 await wait_all_tasks_blocked()
+                self.left = self.peer.live()
+                await self.peer.forget()
+                await wait_all_tasks_blocked()
                 self._look_around(before)
                 nursery.cancel_scope.cancel()
 
@@ -125,8 +130,8 @@ class World:
         if self.plan.settings.real:
             from tests.simulation.real_peer import open_real_peer
 
-            return open_real_peer(self.plan.settings, self.ledger)
-        return open_scripted_peer(self.plan.settings, self.ledger)
+            return open_real_peer(self.plan.settings, self.ledger, self.tokens)
+        return open_scripted_peer(self.plan.settings, self.ledger, self.tokens)
 
     async def _play(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -183,6 +188,7 @@ class World:
             "mode": "legacy",
             "keepalive": math.inf if settings.keepalive is None else settings.keepalive,
             "get_stream": settings.get_stream,
+            "auth": self.tokens,
             "resend": settings.resend,
             "call_keys": settings.call_keys,
             "on_event": self._told,
@@ -272,14 +278,12 @@ class World:
             if rule.hits:
                 self.ledger.faults += rule.hits
                 self.ledger.note(f"fault   {fault.kind} {fault.how} happened {rule.hits} times")
-        self.left = self.peer.live()
         if self.peer.open_connections:
             self.ledger.problem(f"{self.peer.open_connections} connections were left open")
         if self.network.links:
             self.ledger.problem(f"{len(self.network.links)} links were left open")
         tasks = trio.lowlevel.current_statistics().tasks_living
-        if tasks != tasks_before and not (self.plan.settings.real and self.left):
-            # The SDK's server has tasks for each session that it still keeps.
+        if tasks != tasks_before:
             self.ledger.problem(f"{tasks - tasks_before} tasks were left running")
 
 
