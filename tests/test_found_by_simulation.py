@@ -100,11 +100,11 @@ async def test_a_session_that_ends_before_the_second_attempt_is_written_has_not_
 
         options: dict[str, Any] = {"get_stream": False, "backoff": STEADY, "on_event": watch}
         async with open_client(server.url, connect=connect, **options) as client:
-            await client.list_tools()
             server.lose_session()
             slow = True
-            # The new session lists the tools, by the connection of its handshake.
-            server.hold("tools/list", times=1)
+            # So that the call has to connect, and not only the handshake before it.
+            closing = {"connection": "close"}
+            server.answer(202, headers=closing, when="notifications/initialized", ran=True)
             async with trio.open_nursery() as nursery:
 
                 @nursery.start_soon
