@@ -264,6 +264,7 @@ def simulate(session: nox.Session) -> None:
         return
     session.run("python", "-m", "tests.simulation", "--runs", "7200")
     session.run("python", "-m", "tests.simulation", "--runs", "800", "--real")
+    session.run("python", "-m", "tests.simulation", "--runs", "1000", "--eras")
 
 
 @nox.session(default=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.kit import STEADY, add, open_pair, open_server, text, told
 from trio_mcp_resilient import (
@@ -189,3 +189,22 @@ async def test_an_invalidated_session_lets_calls_resume(autojump_clock: MockCloc
         (resumed,) = server.seen("GET")
         (posted,) = server.posts(CALL)
         assert resumed.arrived_at - posted.arrived_at == pytest.approx(5)
+
+
+async def test_an_answer_of_the_older_era_is_read_in_the_newer(autojump_clock: MockClock) -> None:
+    """The SDK's session has been moved on meanwhile, and would miss what the older era does not say."""
+    async with open_pair("legacy", mode="auto", get_stream=False) as (server, client):
+        await client.list_tools()
+        answers: list[str] = []
+
+        async def rest() -> None:
+            answers.append(text(await client.call_tool("slow", {"seconds": 10})))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rest)
+            await wait_all_tasks_blocked()
+            server.era = "modern"
+            client.invalidate()
+            await client.wait_ready()
+            assert client.protocol_version == "2026-07-28"
+        assert answers == ["rested"]

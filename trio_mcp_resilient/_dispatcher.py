@@ -261,7 +261,7 @@ class ResilientDispatcher:
         call.posts += outcome.begun
         if outcome.fate is not Fate.ANSWERED:
             self.supervisor.report(generation, outcome.notice, outcome.evidence)
-        if outcome.result is not None and is_modern:
+        if outcome.result is not None and Era.MODERN in (generation.session.era, self.supervisor.era):
             outcome.result = fill_in(call.method, outcome.result)
         return outcome
 

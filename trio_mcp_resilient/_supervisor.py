@@ -17,6 +17,7 @@ from contextvars import ContextVar
 import trio
 
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._errors import Evidence, GaveUp, HandshakeFailed, Recovery, ResilientError, twin
 from trio_mcp_resilient._events import (
     Flapping,
@@ -98,6 +99,8 @@ class Supervisor:
         self._patience = patience or Patience()
         self._instruments = instruments
         self._machine = StateMachine(self._changed)
+        self.era = Era.LEGACY
+        """The era of the newest generation that has stood: what the SDK's session takes results for."""
         self._number = 0
         self._current: Generation | None = None
         self._doubted: Generation | None = None
@@ -319,6 +322,7 @@ class Supervisor:
         self._current, self._doubted, self._series = generation, None, None
         if is_new:
             self._counters.generations += 1
+            self.era = generation.session.era
             self._on_started(generation)
         series.errors.clear()
         series.done.set()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
+from tests.simulation.plan import Variety
 from tests.simulation.runner import Tally, run_many, run_seed, show
 
 
@@ -36,8 +37,9 @@ def main() -> int:
     for seed, problems in sorted(total.failed.items()):
         say(f"seed {seed}: {problems[0]}")
     first = min(total.failed)
-    say(show(run_seed(first, real=options.real)))
-    say(f"replay it: python -m tests.simulation --seed {first} --runs 1{' --real' if options.real else ''}")
+    say(show(run_seed(first, options.variety)))
+    flag = "" if options.variety is Variety.SCRIPTED else f" --{options.variety}"
+    say(f"replay it: python -m tests.simulation --seed {first} --runs 1{flag}")
     return 1
 
 
@@ -48,9 +50,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--faults", type=int, default=0, help="go on until so many faults have happened instead"
     )
-    parser.add_argument(
-        "--real", action="store_true", help="the SDK's own server instead of the scripted one"
-    )
+    parser.set_defaults(variety=Variety.SCRIPTED)
+    for variety, text in (
+        (Variety.REAL, "the SDK's own server instead of the scripted one"),
+        (Variety.ERAS, "redeploys from one era of the protocol to the other"),
+    ):
+        parser.add_argument(f"--{variety}", dest="variety", action="store_const", const=variety, help=text)
     parser.add_argument("--all", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
@@ -62,11 +67,11 @@ def _options() -> argparse.Namespace:
 CHUNK = 100
 
 
-def _chunks(options: argparse.Namespace) -> Iterator[tuple[range, bool]]:
+def _chunks(options: argparse.Namespace) -> Iterator[tuple[range, Variety]]:
     end = options.seed + options.runs
     start = options.seed
     while start < end:
-        yield range(start, min(start + CHUNK, end)), options.real
+        yield range(start, min(start + CHUNK, end)), options.variety
         start += CHUNK
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -18,7 +18,7 @@ from tests.simulation.replies import FINAL, REPLIES
 from trio_mcp_resilient.testing import DIALECTS, SeenRequest
 
 if TYPE_CHECKING:
-    from tests.simulation.plan import Settings
+    from tests.simulation.plan import Era, Settings
     from tests.simulation.world import World
 
 CALL = "tools/call"
@@ -191,6 +191,11 @@ async def _redeploy(world: World, fault: Fault) -> None:
     await trio.sleep(fault.seconds)
 
 
+async def _flip(world: World, fault: Fault) -> None:
+    world.server.restart(era=cast("Era", fault.how), keep_sessions=False, down_for=fault.seconds)
+    await trio.sleep(fault.seconds)
+
+
 async def _invalidate(world: World, fault: Fault) -> None:
     world.invalidate()
     await trio.lowlevel.checkpoint()
@@ -338,6 +343,11 @@ KINDS: dict[str, Kind] = {
         },
         _redeploy, UNKNOWN, NO_WAY_BACK, weight=2, loses=True,
     ),
+    "flip": Kind(
+        # Only by `draw_flips`.
+        lambda d: {"how": d.choice(["legacy", "modern", "both"]), "seconds": d.choice([0.0, 0.5, 2.0])},
+        _flip, UNKNOWN | LOST, NO_WAY_BACK, weight=0, loses=True,
+    ),
     "invalidate": Kind(lambda d: {}, _invalidate, NONE, narrow=True, scripted_only=False, weight=2),
     "expire": Kind(
         # Not so fast that a fresh one has expired before it comes to the server.
@@ -378,6 +388,18 @@ def draw_fault(dice: random.Random, moments: list[float], window: float, setting
     name = dice.choices(kinds, [KINDS[kind].weight for kind in kinds])[0]
     at = dice.choice(moments) if dice.random() < 0.6 else dice.uniform(0, window)
     return Fault(round(at + dice.choice([0.0, 0.0, 0.001, 0.05, 0.5]), 3), name, **KINDS[name].draw(dice))
+
+
+def draw_flips(dice: random.Random, moments: list[float]) -> tuple[Fault, ...]:
+    """Draw redeploys to another era: one, or a few in a row."""
+    return tuple(
+        Fault(
+            round(dice.choice(moments) + dice.choice([0.0, 0.001, 0.05, 1.0]), 3),
+            "flip",
+            **KINDS["flip"].draw(dice),
+        )
+        for _ in range(dice.choice([1, 1, 2, 4]))
+    )
 
 
 def may_end_by(faults: tuple[Fault, ...], settings: Settings) -> frozenset[str]:

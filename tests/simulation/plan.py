@@ -5,14 +5,17 @@ A plan is data, so that a failing one can be printed, made smaller and run again
 
 from __future__ import annotations
 
+import enum
 import random
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from tests.simulation.faults import Fault, draw_fault
+from tests.simulation.faults import Fault, draw_fault, draw_flips
 from trio_mcp_resilient import Resend
 from trio_mcp_resilient._policy import HARMLESS
 from trio_mcp_resilient.testing import DIALECTS
+
+Era = Literal["legacy", "modern", "both"]
 
 TOOLS = {"charge": None, "peek": {"readOnlyHint": True}, "put": {"idempotentHint": True}}
 """The tools there are, with their annotations: only the first is never safe to repeat."""
@@ -35,6 +38,8 @@ METHODS = {
 
 NOT_REAL = {"set_level", "subscribe", "complete"}
 """Those that the SDK's server does not offer by itself."""
+NOT_MODERN = {"set_level", "subscribe", "ping"}
+"""Those that there are no more without sessions."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class Settings:
 
     real: bool = False
     """The SDK's server instead of the scripted one."""
+    era: Era | None = None
+    """Which versions the server speaks at first, if the client is to find out; None for sessions."""
     network: bool = False
     """Whether all bytes pass the simulated network."""
     json_mode: bool = False
@@ -135,16 +142,35 @@ class Plan:
         return "\n".join(lines)
 
 
-def draw(seed: int, *, real: bool = False) -> Plan:
+class Variety(enum.StrEnum):
+    """What a seed is drawn for."""
+
+    SCRIPTED = "scripted"
+    """Sessions, on the scripted server."""
+    REAL = "real"
+    """Sessions, on the SDK's server."""
+    ERAS = "eras"
+    """Redeploys from one era of the protocol to the other, on the scripted server."""
+
+
+def draw(seed: int, variety: Variety = Variety.SCRIPTED) -> Plan:
     """Draw a plan. The same seed gives the same plan, on every machine."""
-    dice = random.Random(f"plan {seed} {real}")
+    real = variety is Variety.REAL
+    # What else a variety is called by would change what its seeds mean.
+    dice = random.Random(f"plan {seed} {'eras' if variety is Variety.ERAS else real}")
     settings = _draw_settings(dice, real)
+    if variety is Variety.ERAS:
+        settings = _draw_era(dice, settings)
     window = dice.choice([0.5, 3.0, 10.0, 30.0])
     moments = [round(dice.uniform(0, window), 3) for _ in range(dice.randint(1, 5))]
     calls = tuple(_draw_call(dice, number, moments, settings) for number in range(1, dice.randint(3, 13)))
     # A third of the plans have one fault: then it is known exactly how calls may end.
     count = dice.choice([1, 1, 1, 2, 2, 3, 4, 6, 9])
     faults = tuple(draw_fault(dice, moments, window, settings) for _ in range(count))
+    if variety is Variety.ERAS:
+        # In the era without sessions nobody pings.
+        asked = [replace(f, target="server/discover") if f.target == "ping" else f for f in faults]
+        faults = (*asked, *draw_flips(dice, moments))
     calm_at = max([window, *(fault.at + fault.seconds for fault in faults)]) + dice.choice([0.5, 5.0])
     return Plan(seed, settings, calls, tuple(sorted(faults, key=lambda fault: fault.at)), round(calm_at, 3))
 
@@ -176,6 +202,21 @@ def _draw_settings(dice: random.Random, real: bool) -> Settings:
     )
 
 
+def _draw_era(dice: random.Random, settings: Settings) -> Settings:
+    # Resuming and pings are of the era with sessions, and have worlds of their own.
+    return replace(
+        settings,
+        era=dice.choice(["legacy", "modern", "both"]),
+        resumable=False,
+        retry=None,
+        stateless=False,
+        keepalive=None,
+        tokens=False,
+        dialect="404-rpc",
+        version="2025-11-25",
+    )
+
+
 def _draw_call(dice: random.Random, number: int, moments: list[float], settings: Settings) -> Call:
     at = dice.choice(moments) if dice.random() < 0.7 else round(dice.uniform(0, max(moments)), 3)
     more: dict[str, Any] = {}
@@ -184,12 +225,15 @@ def _draw_call(dice: random.Random, number: int, moments: list[float], settings:
     elif dice.random() < 0.15:
         more["give_up_at_step"] = dice.randint(1, 60)
     if dice.random() >= 0.7:
-        methods = sorted(METHODS.keys() - (NOT_REAL if settings.real else set()))
+        missing = NOT_REAL if settings.real else NOT_MODERN if settings.era else set[str]()
+        methods = sorted(METHODS.keys() - missing)
         return Call(number, at, dice.choice(methods), **more)
     seconds = dice.choice([0.0, 0.0, 0.1, 1.0, 4.0, 9.0])
     ends = dice.choice(["result"] * 8 + ["tool error", "rpc error", "detach"])
     if settings.resumable and dice.random() < 0.4:
         ends = "detach"
+    if settings.era and ends == "detach":
+        ends = "result"
     if dice.random() < 0.1:
         more["timeout"] = dice.choice([0.05, 2.0, 8.0])
     if dice.random() < 0.25:

@@ -14,7 +14,7 @@ from functools import partial
 from tests.simulation.determinism import run
 from tests.simulation.ledger import Ledger
 from tests.simulation.oracle import judge
-from tests.simulation.plan import Plan, draw
+from tests.simulation.plan import Plan, Variety, draw
 from tests.simulation.world import play
 
 
@@ -91,19 +91,19 @@ def run_plan(plan: Plan) -> Run:
     return Run(plan, judge(world), world.ledger, resends)
 
 
-def run_seed(seed: int, *, real: bool = False) -> Run:
+def run_seed(seed: int, variety: Variety = Variety.SCRIPTED) -> Run:
     """Draw a plan, carry it out, and judge it."""
-    return run_plan(draw(seed, real=real))
+    return run_plan(draw(seed, variety))
 
 
-def run_many(chunk: tuple[range, bool]) -> Tally:
+def run_many(chunk: tuple[range, Variety]) -> Tally:
     """Run a range of seeds."""
     # What the client logs is about faults that are meant to happen.
     logging.disable(logging.CRITICAL)
-    seeds, real = chunk
+    seeds, variety = chunk
     tally = Tally()
     for seed in seeds:
-        tally.add(run_seed(seed, real=real))
+        tally.add(run_seed(seed, variety))
         if seed % 20 == 0:
             # Between runs, since it is off while one runs.
             gc.collect()

@@ -43,6 +43,7 @@ class ScriptedPeer:
         server.protocol_version = settings.version
         server.idle_timeout = math.inf if settings.idle_timeout is None else settings.idle_timeout
         server.dialect(settings.dialect)
+        server.era = settings.era or "legacy"
         for name, hints in TOOLS.items():
             server.tool(name, _work, **({} if hints is None else {"annotations": hints}))
         server.resource(URI, "text of one")

@@ -185,7 +185,7 @@ class World:
             "drain_timeout": DRAIN,
             "read_timeout": READ,
             "close_timeout": CLOSE,
-            "mode": "legacy",
+            "mode": "auto" if settings.era else "legacy",
             "keepalive": math.inf if settings.keepalive is None else settings.keepalive,
             "get_stream": settings.get_stream,
             "auth": self.tokens,
