@@ -41,8 +41,8 @@ class Keeper:
         watcher: Callable[[PoolEvent], None] | None,
     ) -> None:
         self.name = name
-        self.closed = False
-        self.counters = PoolCounters()
+        self.closed: bool = False
+        self.counters: PoolCounters = PoolCounters()
         self.slots: Slots[PooledClient] = Slots(limits, self.counters, random.random)
         self.leases: Crowd[Lease] = Crowd()
         self.clients: Crowd[PooledClient] = Crowd()

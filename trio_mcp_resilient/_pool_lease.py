@@ -48,12 +48,12 @@ class Lease:
 
     def __init__(self, asked: Asked, books: Books) -> None:
         self.asked = asked
-        self.state = LeaseState.ASKING
-        self.scope = trio.CancelScope()
+        self.state: LeaseState = LeaseState.ASKING
+        self.scope: trio.CancelScope = trio.CancelScope()
         """Around what the task does with the client: cancelled if the client or the pool ends first."""
         self.slot: PooledClient | None = None
         self.error: Exception | None = None
-        self.asked_at = trio.current_time()
+        self.asked_at: float = trio.current_time()
         self._books = books
         self._parked: trio.lowlevel.Task | None = None
 

@@ -34,9 +34,9 @@ class Slot(ABC):
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.state = SlotState.CONNECTING
+        self.state: SlotState = SlotState.CONNECTING
         self.leases = 0
-        self.dies_at = math.inf
+        self.dies_at: float = math.inf
         self.retired: Closing | None = None
         """Why it closes as soon as nobody uses it any more; nobody new gets it."""
 

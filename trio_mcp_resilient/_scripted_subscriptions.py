@@ -32,7 +32,7 @@ class Subscription:
         """What was asked for and is honoured."""
         self.open: bool = True
         """False once the server has ended it or the client has left."""
-        self.ending = trio.Event()
+        self.ending: trio.Event = trio.Event()
         self._stream = stream
         self._disconnect = disconnect
 
