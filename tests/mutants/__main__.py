@@ -65,7 +65,7 @@ def _copy(root: Path) -> Path:
     shutil.copytree(PACKAGE, root / PACKAGE.name, ignore=ignore)
     for folder in ("tests", "docs"):
         shutil.copytree(TESTS.parent / folder, root / folder, ignore=ignore)
-    for file in ("pyproject.toml", "pytest_trio_mcp_resilient.py"):
+    for file in ("pyproject.toml", "pytest_trio_mcp_resilient.py", "SECURITY.md"):
         shutil.copy(TESTS.parent / file, root)
     return root / PACKAGE.name
 
