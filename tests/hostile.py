@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from tests.http_peer import FarEnd, Peer, tolerant
 from tests.kit import STEADY
-from trio_mcp_resilient import Client, open_client
+from trio_mcp_resilient import Client, TrioHTTPTransport, open_client
 
 URL = "http://hostile.example/mcp"
 SESSION = "0a1b2c3d-hostile-session"
@@ -176,3 +178,62 @@ def peak(limit: int) -> Generator[None, None, None]:
     finally:
         tracemalloc.stop()
     assert grown < limit, f"{grown / MIB:.1f} MiB were held at once"
+
+
+NOTE = {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
+
+
+class Bearer(httpx.Auth):
+    def auth_flow(self, request: httpx.Request) -> Any:
+        request.headers["authorization"] = "Bearer t"
+        yield request
+
+
+def endless(head: bytes, piece: bytes, sent: list[int]) -> Callable[[Heard], Any]:
+    """Send a head, then pieces until the client has enough, counting the bytes."""
+
+    async def send(heard: Heard) -> None:
+        await heard.end.send(head)
+        while True:
+            await heard.end.send(piece)
+            sent.append(len(piece))
+            await wait_all_tasks_blocked()
+
+    return send
+
+
+def flood(*messages: bytes) -> Callable[[Heard], bytes]:
+    """Answer a call on a stream, after so many messages."""
+    return lambda heard: STREAM + b"".join(messages) + event(result_of(heard)) + END
+
+
+CLIENTS = ["plain", "with auth", "the application's", "the application's, on httpx's own transport"]
+
+
+@asynccontextmanager
+async def open_reached(answer: Any, how: str) -> AsyncGenerator[Any, None]:
+    """A server and a client, by each of the ways that a request can go out."""
+    if not how.startswith("the application's"):
+        async with open_victim(answer, auth=Bearer() if how == "with auth" else None) as (_, client):
+            yield client
+        return
+    async with open_hostile(answer) as server:
+        transport: httpx.AsyncBaseTransport = TrioHTTPTransport(connect=server.connect)
+        if how.endswith("own transport"):
+            transport = Strange(transport)
+        async with httpx.AsyncClient(transport=transport) as http_client:
+            options: dict[str, Any] = {"http_client": http_client, "backoff": STEADY, "get_stream": False}
+            async with open_client(URL, **options) as client:
+                yield client
+
+
+class Strange(httpx.AsyncBaseTransport):
+    """Somebody else's transport: its responses bring none of ours along."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        response.extensions = {}
+        return response

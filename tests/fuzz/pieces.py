@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import operator
+from typing import Any
+
 from hypothesis import strategies as st
 
 SSE_PIECES = [
@@ -18,7 +22,21 @@ JSON_PIECES = [
 WORDS = [
     *(b"session", b"not found", b"Mcp-Session-Id", b"expired", b"SessionNotFound", b"initialize"),
     *(b"before the request completed", b"token=", b"Bearer ", b"a" * 40, b"1" * 5000, b" " * 3000),
-    *(b"<html>", b"<script>", b"</p>", b"<!--", b"&#", b";", b"&amp;", b"'", b"_", b"-", b" ", b"\n"),
+    *(
+        b"<html>",
+        b"<script>",
+        b"</p>",
+        b"<!--",
+        b"&#",
+        b"&#" + b"1" * 5000 + b";",
+        b";",
+        b"&amp;",
+        b"'",
+        b"_",
+        b"-",
+        b" ",
+        b"\n",
+    ),
     *(b"\xff\xfe", b"\0"),
 ]
 HTTP_PIECES = [
@@ -46,5 +64,37 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in bounds if end > start]
 
 
-PLACES = st.lists(st.integers(0, 2**16), max_size=5)
-SSE, JSON, TEXT, HTTP = of(SSE_PIECES), of(JSON_PIECES), of(WORDS + JSON_PIECES), of(HTTP_PIECES)
+EVERYWHERE = list(range(256))
+PLACES = st.lists(st.integers(0, 2**16), max_size=5) | st.just(EVERYWHERE)
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(st.sampled_from(["a", "code", "message", "data", "session"]), VALUES, max_size=3)
+MEMBERS = {
+    "jsonrpc": st.sampled_from(["2.0", "2.0", "2.0", "1.0", 2.0, None]),
+    "id": st.integers(0, 9) | st.booleans() | VALUES,
+    "method": st.just("ping") | VALUES,
+    "params": OBJECTS | VALUES,
+    "result": OBJECTS | VALUES,
+    "error": st.fixed_dictionaries({"code": st.integers() | VALUES}, optional={"message": VALUES}) | OBJECTS,
+}
+MESSAGES = st.fixed_dictionaries({"jsonrpc": MEMBERS.pop("jsonrpc")}, optional=MEMBERS)
+"""Messages in which any member may be missing, or be anything."""
+
+
+def written(value: Any) -> bytes:
+    """Write a value as JSON, lone surrogates and all."""
+    return json.dumps(value).encode()
+
+
+SSE, HTTP = of(SSE_PIECES), of(HTTP_PIECES)
+JSON = of(JSON_PIECES) | MESSAGES.map(written) | st.lists(MESSAGES, max_size=3).map(written)
+BEGINNINGS = st.sampled_from([b"", b"<html>", b"data: ", b"{", b'{"error":"', b"\xff\xfe"])
+TEXT = st.builds(operator.add, BEGINNINGS, of(WORDS))

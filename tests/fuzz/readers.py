@@ -58,6 +58,7 @@ def jsonrpc(data: bytes) -> None:
         return
     assert messages
     for message in messages:
+        assert not isinstance(getattr(message, "id", None), bool)
         match message:
             case Request():
                 again = encode_request(message.id, message.method, message.params)
