@@ -99,7 +99,7 @@ class Supervisor:
         self._patience = patience or Patience()
         self._instruments = instruments
         self._machine = StateMachine(self._changed)
-        self.era = Era.LEGACY
+        self.era: Era = Era.LEGACY
         """The era of the newest generation that has stood: what the SDK's session takes results for."""
         self._number = 0
         self._current: Generation | None = None
