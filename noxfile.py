@@ -169,7 +169,7 @@ def package(session: nox.Session) -> None:
     # A folder without the package, so that `trio_mcp_resilient` can only be the installed one.
     for folder in ("tests", "docs", "changelog.d"):
         shutil.copytree(ROOT / folder, far / folder, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    for file in ("pyproject.toml", "CHANGELOG.md", "SECURITY.md"):
+    for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "SECURITY.md"):
         shutil.copy(ROOT / file, far)
     session.chdir(far)
     session.run("python", "-c", f"import {PACKAGE} as p; assert 'site-packages' in p.__file__, p.__file__")
@@ -217,6 +217,8 @@ def check_contents(session: nox.Session, wheel: Path, sdist: Path) -> None:
         ".pre-commit-config.yaml",
         "changelog.d/README.md",
         "docs/index.md",
+        "docs/examples/agent.py",
+        "docs/images/cost.svg",
         "SECURITY.md",
         "noxfile.py",
         "pyproject.toml",
