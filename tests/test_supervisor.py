@@ -26,6 +26,7 @@ from trio_mcp_resilient import (
     StateChanged,
 )
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._events import Event
 from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
@@ -49,7 +50,7 @@ class FakeGeneration:
         self.number = number
         self.end: GenerationEnd | None = None
         self.in_flight = 0
-        self.session = SimpleNamespace(label=f"#{number:08x}", protocol_version="2025-11-25")
+        self.session = SimpleNamespace(label=f"#{number:08x}", protocol_version="2025-11-25", era=Era.LEGACY)
         self._world = world
         self._ended = trio.Event()
 
