@@ -225,11 +225,10 @@ class _Session(ClientSession):
             if name not in self._tool_output_schemas:
                 await self.list_tools()
             schema = self._tool_output_schemas.get(name)
-            if schema is None:
-                return
-            if not is_affordable(schema, result.structured_content):
+            if schema is not None and not is_affordable(schema, result.structured_content):
                 raise MCPError(types.INTERNAL_ERROR, "by its schema it could take very long")
-            await super().validate_tool_result(name, result)
+            if schema is not None:
+                await super().validate_tool_result(name, result)
         except (MCPError, ResilientError, trio.ClosedResourceError, RecursionError) as error:
             logger.warning("a result of %s was not validated: %s", name, one_line(str(error)))
 
