@@ -26,6 +26,7 @@ from trio.testing import MockClock
 
 from trio_mcp_resilient import Backoff, Event, Evidence, GaveUp, HandshakeFailed, State, StateChanged
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._flight import GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
@@ -108,7 +109,7 @@ class FakeGeneration:
         self.number = number
         self.end: GenerationEnd | None = None
         self.in_flight = 0
-        self.session = SimpleNamespace(label="#00000001", protocol_version="2025-11-25")
+        self.session = SimpleNamespace(label="#00000001", protocol_version="2025-11-25", era=Era.LEGACY)
         self._rules = rules
 
     async def run(self, task_status: trio.TaskStatus[FakeGeneration]) -> None:
