@@ -28,6 +28,7 @@ from tests.hostile import (
     said,
     to,
 )
+from tests.http_peer import ENDPOINT
 from tests.kit import add
 from trio_mcp_resilient import (
     HandshakeFailed,
@@ -37,7 +38,9 @@ from trio_mcp_resilient import (
 from trio_mcp_resilient._answers import (
     MAX_EVENT_ID_BYTES,
 )
+from trio_mcp_resilient._http import HttpxWire
 from trio_mcp_resilient._session import MAX_SESSION_ID_BYTES
+from trio_mcp_resilient._wire import HookFailed
 
 # What is sent is what was meant.
 
@@ -128,6 +131,22 @@ async def test_a_header_for_one_request_is_checked_before_anything_is_sent(
                 await dispatcher.send_raw_request("tools/call", {"name": "add"}, {"headers": headers})
             assert len(heard) == before
         assert await add(client) == "3"
+
+
+async def test_an_applications_client_is_given_no_header_that_would_be_two() -> None:
+    sent: list[httpx.Request] = []
+
+    def note(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(202)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(note)) as http_client:
+        wire = HttpxWire(http_client, ENDPOINT, (), 1.0, owned=False)
+        await (await wire.send("POST", ((b"x", b"a"),), b"{}")).aclose()
+        for odd in (b"a\r\nx-evil: 1", b"a\nb", b"a\0b"):
+            with pytest.raises(HookFailed, match="ValueError"):
+                await wire.send("POST", ((b"x", odd),), b"{}")
+    assert len(sent) == 1
 
 
 def modern(heard: Heard) -> bytes | None:
