@@ -330,6 +330,21 @@ async def test_returns_an_answer_that_came_before_the_request_was_whole(sockets:
         connections.close()
 
 
+async def test_a_cut_answer_to_half_a_request_is_a_cut_answer() -> None:
+    """Whoever begins to answer is at it; that half of a request cannot run is then no longer certain."""
+
+    async def begin_to_answer(end: FarEnd) -> None:
+        await end.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+        await end.finish()
+
+    async with trio.open_nursery() as nursery:
+        connections = Connections(connect=settling(Peer(nursery, begin_to_answer)))
+        response = await connections.request(ENDPOINT, "POST", [], b"x" * 4_000_000)
+        with pytest.raises(WireError) as caught:
+            await read_all(response)
+        assert caught.value.stage is Stage.ANSWERING
+
+
 def settling(peer: Peer) -> Connect:
     """Connect, and let the peer do all it does without being asked."""
 

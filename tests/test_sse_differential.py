@@ -21,6 +21,7 @@ LINES = st.lists(
         st.sampled_from(
             ["retry: 5", "retry: 1s", "retry:", "foo: 1", "DATA: x", "data : y", "\ufeffdata: z"]
         ),
+        st.sampled_from(["data: a\u2028b\u2029c\u0085d", "data: \x0b\x0c\x1c\x1e"]),
         st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12),
     ),
     max_size=6,

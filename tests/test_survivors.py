@@ -7,8 +7,10 @@ import trio
 from mcp import MCPError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.kit import STEADY, add, open_pair, open_server
+from tests.kit import STEADY, add, open_pair, open_server, text
 from trio_mcp_resilient import open_client
+from trio_mcp_resilient._resuming import PACE
+from trio_mcp_resilient.testing import ToolContext
 
 CALL = "tools/call"
 
@@ -85,3 +87,62 @@ async def test_an_idle_session_that_answers_no_ping_is_replaced(autojump_clock: 
         await trio.sleep(10 + 5 + 1)
         assert silence.hits == 1
         assert client.generation == 2
+
+
+async def test_an_answer_is_taken_up_as_long_as_each_time_brings_something(autojump_clock: MockClock) -> None:
+    """A network that cuts each stream after an event, more often than one that brings nothing is asked."""
+    async with open_server() as server:
+        server.resumable, server.retry = True, 1000
+
+        async def job(ctx: ToolContext) -> str:
+            ctx.close_stream()
+            for step in range(30):
+                ctx.progress(step, 30)
+                await trio.sleep(2)
+            return "done"
+
+        server.tool("job", job)
+        said: list[float] = []
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            said.append(progress)
+
+        async with open_client(server.url, connect=server.connect, get_stream=False) as client:
+            cut = server.cut(after_bytes=400, how="fin", when="GET", times=PACE.attempts + 4)
+            assert text(await client.call_tool("job", {}, progress_callback=report)) == "done"
+        assert cut.hits == PACE.attempts + 4
+        assert said == list(range(30))
+
+
+async def test_a_stream_that_the_server_still_holds_is_asked_for_later(autojump_clock: MockClock) -> None:
+    async with open_server() as server:
+        server.resumable, server.retry = True, 1000
+
+        async def job(ctx: ToolContext) -> str:
+            ctx.close_stream()
+            await trio.sleep(0.5)
+            return "done"
+
+        server.tool("job", job)
+        async with open_client(server.url, connect=server.connect, get_stream=False) as client:
+            server.answer(409, "the last one is still open", when="GET", times=2)
+            assert text(await client.call_tool("job", {})) == "done"
+        assert [seen.status for seen in server.seen("GET")] == [409, 409, 200]
+        assert server.executed["job"] == 1
+
+
+async def test_an_event_id_that_is_refused_is_not_insisted_on(autojump_clock: MockClock) -> None:
+    """A server may forget events sooner than the session; the stream is then opened without one."""
+    async with open_server() as server:
+        server.resumable = True
+        async with open_client(server.url, connect=server.connect) as client:
+            session = await server.listening()
+            server.notify("notifications/tools/list_changed")
+            await wait_all_tasks_blocked()
+            server.answer(400, "no such event", when=lambda seen: "last-event-id" in seen.headers)
+            session.standalone.detach()
+            await trio.sleep(60)
+            asked = ["last-event-id" in seen.headers for seen in server.seen("GET")]
+            assert asked == [False, True, False]
+            assert session.standalone.carriers == 1
+            assert client.generation == 1

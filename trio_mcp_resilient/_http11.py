@@ -65,7 +65,7 @@ class HTTP11Connection:
         self._begin()
 
     def _begin(self) -> None:
-        self._whole = self._begun = self._ended = False
+        self._whole = self._begun = self._answering = self._ended = False
         self._interim = self._left_over = 0
         self._head: h11.Response | None = None
         self._problem: WireError | None = None
@@ -95,7 +95,7 @@ class HTTP11Connection:
             # Something has come already if it looked for an early answer.
             while not (self._begun and self._has_head()):
                 await self.receive(read_timeout)
-            head, self._head = cast("h11.Response", self._head), None
+            head, self._head, self._answering = cast("h11.Response", self._head), None, True
             return head
         except BaseException:
             self.abandon()
@@ -188,7 +188,7 @@ class HTTP11Connection:
             return False
 
     def _stage(self) -> Stage:
-        if self._head is not None:
+        if self._answering:
             # Also to half a request: a peer that answers it is at it.
             return Stage.ANSWERING
         if not self._whole:

@@ -588,6 +588,251 @@ MUTANTS = (
         "        if True:\n            return",
         "auth",
     ),
+    # -- bytes ---------------------------------------------------------------------------------------
+    Mutant(
+        "a request cut while it was written counts as written",
+        "http11",
+        'Stage.PARTLY_WRITTEN, "the connection broke under the request"',
+        'Stage.WRITTEN, "the connection broke under the request"',
+        "http11 connections",
+    ),
+    Mutant(
+        "an answer to half a request says nothing of its having run",
+        "http11",
+        "        if self._answering:",
+        "        if False:",
+        "http11 connections",
+    ),
+    Mutant(
+        "a connection with bytes left on it is used again",
+        "http11",
+        ' or self._h11.trailing_data != (b"", False):',
+        ":",
+        "http11 connections",
+    ),
+    Mutant(
+        "a connection that the peer has closed is fresh",
+        "http11",
+        "return await self._link.receive_now() is None",
+        "return True",
+        "connections http11",
+    ),
+    Mutant(
+        "a rest without an end is read without end",
+        "http11",
+        "if self._left_over > MAX_LEFTOVER_BYTES:",
+        "if False:",
+        "http11 connections",
+    ),
+    Mutant(
+        "interim answers without end",
+        "http11",
+        " or self._interim > MAX_INTERIM_ANSWERS:",
+        ":",
+        "http11",
+    ),
+    Mutant(
+        "a broken connection goes back to the idle ones",
+        "connections",
+        "if after is After.CLOSED or self._closed:",
+        "if self._closed:",
+        "connections",
+    ),
+    Mutant(
+        "each failed connect costs a slot for ever",
+        "connections",
+        """        except BaseException:
+            if self._slots is not None:
+                self._slots.release()
+            raise
+        if before""",
+        """        except ZeroDivisionError:
+            raise
+        if before""",
+        "connections",
+    ),
+    Mutant(
+        "an idle connection never expires",
+        "connections",
+        "if connection.expires_at > now and await",
+        "if await",
+        "connections",
+    ),
+    Mutant(
+        "closing lets connects go on",
+        "connections",
+        "        for scope in self._dials:\n            scope.cancel()\n",
+        "",
+        "connections",
+    ),
+    Mutant(
+        "the server's keep-alive is not heeded",
+        "connections",
+        "min(self._keepalive_expiry, connection.keepalive - KEEPALIVE_MARGIN)",
+        "self._keepalive_expiry",
+        "connections",
+    ),
+    # -- events and messages -------------------------------------------------------------------------
+    Mutant(
+        "a CRLF that comes in two is two ends",
+        "sse",
+        "self._after_cr = data[-1] == CR",
+        "self._after_cr = False",
+        "sse",
+    ),
+    Mutant(
+        "a line ends where Unicode says",
+        "sse",
+        "lines = data.splitlines()",
+        'lines = [line.encode() for line in data.decode(errors="replace").splitlines()]',
+        "sse_differential",
+    ),
+    Mutant(
+        "an event has no limit",
+        "sse",
+        "if self._size + more > self._limit:",
+        "if False:",
+        "sse",
+    ),
+    Mutant(
+        "the id of half an event counts",
+        "sse",
+        '            self._id = value.decode(errors="replace")',
+        '            self._id = self.last_event_id = value.decode(errors="replace")',
+        "sse streams",
+    ),
+    Mutant(
+        "data lines are joined without a line end",
+        "sse",
+        'b"\\n".join(self._data)',
+        'b"".join(self._data)',
+        "sse_differential",
+    ),
+    Mutant(
+        "an id that comes back as text is another's",
+        "jsonrpc",
+        "return a == b or _coerced(a) == _coerced(b)",
+        "return a == b",
+        "jsonrpc",
+    ),
+    Mutant(
+        "any JSON is a message",
+        "jsonrpc",
+        'if members.get("jsonrpc") != "2.0":',
+        "if False:",
+        "jsonrpc",
+    ),
+    Mutant(
+        "one bad member costs the batch",
+        "jsonrpc",
+        "        except InvalidMessage:\n            continue",
+        "        except InvalidMessage:\n            raise",
+        "jsonrpc",
+    ),
+    # -- streams that break --------------------------------------------------------------------------
+    Mutant(
+        "resuming gives up though something comes each time",
+        "resuming",
+        "fruitless = 0 if lasted or cursor.events > before else fruitless + 1",
+        "fruitless += 1",
+        "survivors",
+    ),
+    Mutant(
+        "a stream that the server still holds is not asked for again",
+        "resuming",
+        "(408, 409, 425, 429)",
+        "(408, 425, 429)",
+        "survivors",
+    ),
+    Mutant(
+        "a resumed stream may be silent for ever",
+        "resuming",
+        """        self._silence.deadline = trio.current_time() + SILENCE_SECONDS
+        with""",
+        "        with",
+        "streams resuming",
+    ),
+    Mutant(
+        "comments are progress",
+        "resuming",
+        "        if place != self._place:\n",
+        "        if True:\n",
+        "streams resuming",
+    ),
+    Mutant(
+        "an event id that was refused is insisted on",
+        "listening",
+        '                    cursor.last_event_id = ""\n',
+        "                    pass\n",
+        "survivors",
+    ),
+    Mutant(
+        "a stream that closes at once is opened at once",
+        "listening",
+        "return cursor.events > before or trio.current_time() - opened >= SETTLED_SECONDS",
+        "return True",
+        "streams",
+    ),
+    Mutant(
+        "a stream that is not offered is asked for ever",
+        "listening",
+        "if not cursor.last_event_id and not _worth_another_try(response.status):",
+        "if False:",
+        "streams",
+    ),
+    Mutant(
+        "a gap is not told",
+        "listening",
+        "                        on_gap()",
+        "                        pass",
+        "streams",
+    ),
+    # -- what the server asks ------------------------------------------------------------------------
+    Mutant(
+        "the server cannot take its request back",
+        "router",
+        'scope.cancel(reason="the server took its request back")',
+        "pass",
+        "inbound",
+    ),
+    Mutant(
+        "a server may ask any number of things at once",
+        "router",
+        "elif len(self._handlers) >= MAX_HANDLERS or (",
+        "elif (",
+        "bounds",
+    ),
+    Mutant(
+        "progress of the call's own stream may come after its result",
+        "router",
+        "        if target is flight:\n            await report()\n        elif",
+        "        if",
+        "inbound",
+    ),
+    Mutant(
+        "a handler that fails leaves the server waiting",
+        "inbound",
+        "            body = encode_error(request.id, known.code, known.message, known.data)\n",
+        "            return\n",
+        "inbound",
+    ),
+    Mutant(
+        "what was intercepted is told as well",
+        "inbound",
+        """        if run_notify_intercept(self._intercept, notification.method, notification.params):
+            return
+""",
+        """        run_notify_intercept(self._intercept, notification.method, notification.params)
+""",
+        "inbound",
+    ),
+    Mutant(
+        "a handler that raises ends all notifications",
+        "inbound",
+        "                except Exception:\n                    logger.exception",
+        "                except ZeroDivisionError:\n                    logger.exception",
+        "inbound",
+    ),
     # -- for people ----------------------------------------------------------------------------------
     Mutant(
         "an error shows the session's id",
