@@ -210,7 +210,8 @@ def test_what_a_result_leaves_out_is_read_as_the_specification_says() -> None:
 def test_a_discovered_session_carries_the_envelope_and_no_id() -> None:
     session = Session.from_discovery(DISCOVERED, ME)
     assert (session.era, session.id, session.protocol_version) == (Era.MODERN, None, MODERN)
-    params, headers = session.dress("tools/call", {"name": "add"})
+    method, params, headers = session.dress("tools/call", {"name": "add"})
+    assert method == "tools/call"
     assert params["_meta"][PROTOCOL_VERSION_META_KEY] == MODERN
     assert headers == ((b"mcp-method", b"tools/call"), (b"mcp-name", b"add"))
     assert (b"mcp-protocol-version", b"2026-07-28") in session.post_headers
@@ -223,7 +224,8 @@ def test_a_legacy_session_takes_the_envelope_off() -> None:
         "serverInfo": {"name": "old", "version": "1"},
     }
     session = Session.from_answer(result, [(b"mcp-session-id", b"abc")])
-    assert session.dress("tools/call", wrap(ME.envelope(MODERN), {"name": "add"})) == ({"name": "add"}, ())
+    wrapped = wrap(ME.envelope(MODERN), {"name": "add"})
+    assert session.dress("tools/call", wrapped) == ("tools/call", {"name": "add"}, ())
 
 
 @pytest.mark.parametrize(

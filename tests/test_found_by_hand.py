@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Literal
 
 import mcp_types as types
 import pytest
@@ -14,8 +14,16 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from trio.testing import MockClock
 
-from tests.kit import add, open_pair, text
-from trio_mcp_resilient import Backoff, Client, ConnectionLost, Event, OutcomeUnknown
+from tests.kit import add, open_pair, open_sdk_pair, text, told
+from trio_mcp_resilient import (
+    Backoff,
+    Client,
+    ConnectionLost,
+    Event,
+    OutcomeUnknown,
+    RequestRefused,
+    ToolsChanged,
+)
 from trio_mcp_resilient.testing import ScriptedServer, ToolContext
 
 CALL = "tools/call"
@@ -163,6 +171,73 @@ async def test_a_channel_that_holds_no_event_is_refused(autojump_clock: MockCloc
         with pytest.raises(ValueError, match="max_buffered is a count of 1 or more"):
             async with client.events(0):
                 pass
+
+
+# -- another era -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("era", "then"), [("modern", "legacy"), ("legacy", "modern")])
+async def test_a_ping_outlives_a_change_of_era(
+    autojump_clock: MockClock, era: Literal["legacy", "modern"], then: Literal["legacy", "modern"]
+) -> None:
+    """It was sent again as what the new server does not know."""
+    async with open_pair(era, mode="auto") as (server, client):
+        server.restart(era=then)
+        await client.ping()
+        assert client.generation == 2
+
+
+async def test_a_ping_of_the_sdk_outlives_a_change_of_era(autojump_clock: MockClock) -> None:
+    async with open_sdk_pair(mode="auto") as (server, client):
+        server.restart(era="modern")
+        await client.session.send_ping()
+
+
+# -- what is remembered ------------------------------------------------------------------------
+
+
+async def test_listings_at_the_same_time_are_not_taken_for_changes(autojump_clock: MockClock) -> None:
+    """Their pages were mixed: the second to end was taken for a list that had lost its first page."""
+    events: list[Event] = []
+
+    async def list_all() -> None:
+        page = await client.list_tools()
+        while page.next_cursor is not None:
+            await trio.sleep(1)
+            page = await client.list_tools(params=types.PaginatedRequestParams(cursor=page.next_cursor))
+
+    async with open_pair(get_stream=False, on_event=events.append, resend="idempotent") as (server, client):
+        server.tool("read", lambda: "r", annotations={"readOnlyHint": True})
+        for number in range(4):
+            server.tool(f"t{number}", lambda: "t")
+        server.page_size = 2
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(list_all)
+            await trio.sleep(0.5)
+            nursery.start_soon(list_all)
+        await list_all()
+        assert told(events, ToolsChanged) == []
+        server.remove_tool("slow")
+        await list_all()
+        assert told(events, ToolsChanged) == [ToolsChanged(added=(), removed=("slow",), changed=())]
+
+
+async def test_a_second_attempt_that_is_refused_by_http_does_not_unsay_the_first(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_pair(get_stream=False, resend="always") as (server, client):
+        await client.list_tools()
+        server.cut("before-head", when=CALL)
+        server.answer(401, when=CALL)
+        with pytest.raises(OutcomeUnknown, match="sent twice") as caught:
+            await add(client)
+        assert server.executed["add"] == 1
+        assert isinstance(caught.value.__cause__, RequestRefused)
+        # Of a list it makes no difference, and the refusal tells more.
+        server.cut("before-head", when="tools/list")
+        server.answer(401, when="tools/list")
+        with pytest.raises(RequestRefused):
+            await client.list_tools()
 
 
 # -- time --------------------------------------------------------------------------------------

@@ -328,10 +328,7 @@ async def test_the_log_level_follows_into_the_other_era_and_subscriptions_cannot
         server.restart(era="modern")
         await add(client)
         assert server.posts(CALL)[-1].params["_meta"][LOG_LEVEL_META_KEY] == "warning"
-        assert {event.method for event in told(events, RestoreFailed)} == {
-            "logging/setLevel",
-            "resources/subscribe",
-        }
+        assert {event.method for event in told(events, RestoreFailed)} == {"resources/subscribe"}
 
 
 # -- arguments in headers ----------------------------------------------------------------------

@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import HEADER_MISMATCH, RequestId
 
 from trio_mcp_resilient._envelope import foreign_headers
-from trio_mcp_resilient._outcome import Outcome
-from trio_mcp_resilient._policy import Resend
+from trio_mcp_resilient._outcome import Fate, Outcome
+from trio_mcp_resilient._policy import HARMLESS, Resend
 from trio_mcp_resilient._wire import RawHeaders
 
 CALL_META_KEY = "trio-mcp-resilient.org/call"
@@ -88,3 +88,11 @@ def is_mismatch(call: Call, outcome: Outcome) -> bool:
     error = outcome.error
     mirrors = call.tool is not None and call.mirrored is not None
     return mirrors and isinstance(error, MCPError) and error.code == HEADER_MISMATCH
+
+
+def says_nothing_of_the_first(call: Call, second: Outcome) -> bool:
+    """Whether a second POST did not run, which does not tell whether the first one did."""
+    if second.fate in (Fate.REFUSED, Fate.BUSY):
+        # Where that makes no difference, as for a list, the refusal tells more.
+        return call.method not in HARMLESS
+    return second.fate in (Fate.LOST, Fate.UNSENT)

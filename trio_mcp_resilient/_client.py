@@ -11,7 +11,6 @@ import trio
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import RequestParamsMeta
-from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from trio_mcp_resilient._call import resend_override
 from trio_mcp_resilient._events import Event
@@ -325,16 +324,8 @@ class Client:
     async def ping(self, *, meta: RequestParamsMeta | None = None) -> types.EmptyResult:
         """Ask the server whether it is there; a lost session is repaired on the way.
 
-        In the modern era, which has no ping, `server/discover` is asked instead, without `meta`.
-
-        Args:
-            meta: the request's `_meta`.
-
-        Cancellation: abandons it, as the class says. Checkpoint: always.
+        In the modern era, which has no ping, `server/discover` is asked instead.
         """
-        if self.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            await self._session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
-            return types.EmptyResult()
         return await self._session.send_ping(meta=meta)
 
     def listen(

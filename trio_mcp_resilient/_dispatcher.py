@@ -33,7 +33,7 @@ from mcp_types import (
     RequestId,
 )
 
-from trio_mcp_resilient._call import Call, is_mismatch
+from trio_mcp_resilient._call import Call, is_mismatch, says_nothing_of_the_first
 from trio_mcp_resilient._discovery import DISCOVER
 from trio_mcp_resilient._envelope import Introduction, fill_in
 from trio_mcp_resilient._eras import Era
@@ -210,8 +210,7 @@ class ResilientDispatcher:
             if not outcome.begun:
                 # As above: this session ended before the second was written.
                 outcome = await self._post(await self._ready_again(call, first), call)
-            if first.fate is Fate.UNKNOWN and outcome.fate in (Fate.LOST, Fate.UNSENT):
-                # That the second did not run says nothing of the first.
+            if first.fate is Fate.UNKNOWN and says_nothing_of_the_first(call, outcome):
                 raise self._error(call, first, resent=True) from self._error(call, outcome)
             if outcome.result is None:
                 raise self._error(call, outcome, resent=True)
@@ -355,6 +354,9 @@ class ResilientDispatcher:
             return
         is_modern = generation.session.era is Era.MODERN
         for method, params in self.state.requests():
+            if is_modern and method == "logging/setLevel":
+                # Each request carries it.
+                continue
             if is_modern:
                 self._not_restored(generation, method, "the server is of the era without sessions")
                 continue

@@ -97,6 +97,9 @@ def fill_in(method: str, result: Params) -> Params:
     An absent `resultType` means complete (specification, overview), no caching hints mean none.
     """
     defaults: Params = {"resultType": "complete"}
+    if method == "ping":
+        # `server/discover` was asked in its place, and what that tells is no part of a ping's result.
+        return defaults
     if method.endswith("/list") or method == "server/discover":
         defaults.update(ttlMs=0, cacheScope="private")
     return {**defaults, **result} if defaults.keys() - result.keys() else result

@@ -213,7 +213,7 @@ class Generation:
             await self._pacing.turn()
         if self.end is not None:
             return self._unsent(method)
-        params, routing = self.session.dress(method, params)
+        method, params, routing = self.session.dress(method, params)
         headers = (*headers, *routing) if routing else headers
         body = encode_request(request_id, method, params)
         key = coerce_request_id(request_id)

@@ -194,7 +194,7 @@ class _Doctor:
     # -- one exchange -------------------------------------------------------------------------
 
     async def _post(self, step: Step, session: Session, method: str, more: RawHeaders = ()) -> _Seen:
-        params, headers = session.dress(method, {})
+        method, params, headers = session.dress(method, {})
         return await self._send(
             step, "POST", (*session.post_headers, *headers, *more), (method, next(self._ids), params)
         )

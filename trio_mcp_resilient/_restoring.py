@@ -8,6 +8,7 @@ from the requests that pass by, which covers the SDK session's own methods as we
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,6 +29,8 @@ HeaderMap = dict[tuple[str, ...], str]
 
 MAX_TOOLS = 10_000
 """How many tools are remembered; of a larger listing it is the first."""
+MAX_LISTINGS = 16
+"""How many listings under way are remembered, each up to its last page."""
 MAX_TOOL_NAME = 1024
 """The longest name, in characters, that is remembered."""
 MAX_TOOL_HEADERS = 100
@@ -70,7 +73,8 @@ class SessionState:
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     tools: dict[str, Tool] | None = None
     """By name, as of the last whole listing; None if they were never listed."""
-    _pages: dict[str, Tool] = field(default_factory=dict[str, Tool])
+    _begun: OrderedDict[int, dict[str, Tool]] = field(default_factory=OrderedDict[int, dict[str, Tool]])
+    """What came before the page that a cursor leads to, by the cursor's hash: of each listing under way."""
 
     def observe(
         self, method: str, params: Mapping[str, Any], result: Mapping[str, Any]
@@ -94,20 +98,26 @@ class SessionState:
         return None
 
     def _learn_tools(self, params: Mapping[str, Any], result: Mapping[str, Any]) -> ToolsChanged | None:
-        if "cursor" not in params:
-            self._pages = {}
+        cursor, following = params.get("cursor"), result.get("nextCursor")
+        now = {} if cursor is None else self._begun.pop(hash(str(cursor)), None)
+        if now is None:
+            # Its beginning was not seen, or another listing, made at the same time, was quicker.
+            return None
         listed = result.get("tools")
         for tool in cast("list[object]", listed) if isinstance(listed, list) else ():
             match tool:
                 case {"name": str() as name} if len(name) <= MAX_TOOL_NAME:
-                    if len(self._pages) < MAX_TOOLS:
-                        self._pages[name] = Tool.of(cast("dict[str, Any]", tool))
+                    if len(now) < MAX_TOOLS:
+                        now[name] = Tool.of(cast("dict[str, Any]", tool))
                 case _:
                     continue
-        if result.get("nextCursor") is not None:
+        if following is not None:
+            self._begun[hash(str(following))] = now
+            if len(self._begun) > MAX_LISTINGS:
+                self._begun.popitem(last=False)
             return None
-        before, now = self.tools, self._pages
-        self.tools, self._pages = now, {}
+        self._begun.clear()
+        before, self.tools = self.tools, now
         return None if before is None else _difference(before, now)
 
     def requests(self) -> list[tuple[str, dict[str, Any]]]:

@@ -77,8 +77,8 @@ MUTANTS = (
     Mutant(
         "the second attempt unsays the first",
         "dispatcher",
-        "first.fate is Fate.UNKNOWN and outcome.fate in",
-        "False and outcome.fate in",
+        "first.fate is Fate.UNKNOWN and says",
+        "False and says",
         "found_by_simulation",
     ),
     Mutant(
