@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -144,10 +145,23 @@ async def test_a_server_that_never_answers_the_question_is_initialized(
     autojump_clock: MockClock,
 ) -> None:
     async with open_server() as server:
-        server.go_silent(when=DISCOVER)
+        server.go_silent(when=DISCOVER, times=math.inf)
         began = trio.current_time()
-        async with client_of(server) as client:
+        async with client_of(server, get_stream=False) as client:
             assert trio.current_time() - began == 10
+            assert await add(client) == "3"
+            # Once is enough: a lost session is no reason to wait as long again.
+            server.lose_session()
+            assert await add(client) == "3"
+            assert trio.current_time() - began == 10
+
+
+async def test_a_short_handshake_has_time_for_both_eras(autojump_clock: MockClock) -> None:
+    async with open_server() as server:
+        server.go_silent(when=DISCOVER, times=math.inf)
+        began = trio.current_time()
+        async with client_of(server, handshake_timeout=5) as client:
+            assert trio.current_time() - began == 2.5
             assert await add(client) == "3"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -68,7 +69,7 @@ class FakeGeneration:
 
     async def probe(self) -> Outcome:
         self._world.probes.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self._world.pings_take)
         return self._world.probe()
 
 
@@ -81,6 +82,7 @@ class World:
         self.meets: Callable[[], Exception | None] = lambda: None
         self.probe: Callable[[], Outcome] = lambda: Outcome(Fate.ANSWERED, result={})
         self.takes = 0.0
+        self.pings_take = 0.0
 
     async def handshake(self, generation: FakeGeneration) -> None:
         self.handshakes.append(trio.current_time())
@@ -344,6 +346,48 @@ async def test_a_loss_that_is_found_in_the_moment_of_closing_is_nobodys_business
         await wait_all_tasks_blocked()
         assert rig.supervisor.state is State.CLOSED
         assert rig.told(SessionEnded) == []
+
+
+UNANSWERED = Evidence(1, "#00000001", "POST ping answered 500", 500)
+
+
+async def test_a_session_that_answers_no_ping_is_replaced_by_one_that_can_be_made(
+    autojump_clock: MockClock,
+) -> None:
+    """Or a server that answers 500 for a session it has forgotten would never be spoken to again."""
+    async with open_rig() as rig:
+        first = await rig.ready()
+        rig.world.probe = lambda: Outcome(Fate.UNKNOWN, evidence=UNANSWERED)
+        rig.lose(first, Notice.SUSPECT)
+        assert (await rig.ready()).number == 2
+        assert first.end == GenerationEnd(EndReason.LOST, UNANSWERED)
+        assert (len(rig.world.probes), len(rig.world.handshakes)) == (3, 2)
+
+
+async def test_a_session_that_answers_no_ping_is_kept_while_no_other_can_be_made(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_rig() as rig:
+        first = await rig.ready()
+        answers = [Outcome(Fate.UNKNOWN, evidence=UNANSWERED)] * 3
+        rig.world.probe = lambda: answers.pop() if answers else Outcome(Fate.ANSWERED, result={})
+        rig.world.meets = lambda: TryAgain("502")
+        rig.lose(first, Notice.SUSPECT)
+        assert await rig.ready() is first
+        assert first.end is None
+        assert (len(rig.world.probes), len(rig.world.handshakes)) == (4, 2)
+
+
+async def test_a_session_that_keeps_silent_is_replaced_in_the_same_attempt(autojump_clock: MockClock) -> None:
+    async with open_rig() as rig:
+        first = await rig.ready()
+        began = trio.current_time()
+        rig.world.pings_take = math.inf
+        rig.lose(first, Notice.SUSPECT)
+        assert (await rig.ready()).number == 2
+        assert trio.current_time() - began == 10
+        assert first.end is not None and first.end.evidence is not None
+        assert first.end.evidence.what == "no answer to ping within 10 s"
 
 
 async def test_proof_of_the_loss_ends_the_doubt(autojump_clock: MockClock) -> None:

@@ -148,7 +148,13 @@ class Generation:
         with around.patience.move_on_after(around.timeouts.handshake):
             mode = LEGACY if self._introduction.knows_legacy_only else around.mode
             negotiation = Negotiation(
-                wire, around.endpoint, self._introduction, mode, around.next_id, around.patience
+                wire,
+                around.endpoint,
+                self._introduction,
+                mode,
+                around.next_id,
+                around.patience,
+                around.timeouts.handshake,
             )
             session = await negotiation.run()
             # From here on the server keeps a session for us, to be parted from if this fails.

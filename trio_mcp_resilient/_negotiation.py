@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,9 +31,16 @@ _memory: trio.lowlevel.RunVar[dict[Origin, Era]] = trio.lowlevel.RunVar("eras by
 the memory, and a wrong one costs a round trip."""
 
 
+class Silent(NoAnswer):
+    """Nothing came of the request for as long as it may take."""
+
+
 @dataclass(frozen=True)
 class Negotiation:
-    """Makes sessions of whichever era the server speaks."""
+    """Makes sessions of whichever era the server speaks.
+
+    `seconds` is how long its caller waits for one: half of it is left for the other era.
+    """
 
     wire: Wire
     endpoint: Endpoint
@@ -40,6 +48,7 @@ class Negotiation:
     mode: Mode
     next_id: Callable[[], RequestId]
     patience: Patience
+    seconds: float
 
     async def run(self) -> Session:
         """Make one session, or raise saying whether trying again could help.
@@ -60,8 +69,9 @@ class Negotiation:
                         # It was modern a moment ago. If it breaks off again, it may not be any more.
                         forget(self.endpoint)
                         raise TryAgain(str(error)) from error
-                    # What broke off may have been a modern server's: look again next time.
-                    reminder = False
+                    # What broke off may have been a modern server's: look again next time. Silence
+                    # is remembered, for it would cost as long again each time.
+                    reminder = isinstance(error, Silent)
                 failed = failed or HandshakeFailed(str(error))
             except HandshakeFailed as error:
                 failed = error
@@ -79,12 +89,12 @@ class Negotiation:
         raise failed
 
     async def _discover(self) -> Session:
-        limit = DISCOVERY_SECONDS if len(self.mode.eras) > 1 else float("inf")
+        limit = min(DISCOVERY_SECONDS, self.seconds / 2) if len(self.mode.eras) > 1 else math.inf
         with self.patience.move_on_after(limit):
             return await discover(
                 self.wire, self.endpoint, self.introduction, self.mode.version, self.next_id
             )
-        raise NoAnswer(f"{self.endpoint}: no answer to server/discover within {limit:g} s")
+        raise Silent(f"{self.endpoint}: no answer to server/discover within {limit:g} s")
 
     async def _initialize(self) -> Session:
         params = self.introduction.initialize_params()

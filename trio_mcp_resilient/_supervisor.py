@@ -45,6 +45,8 @@ FLAPPING_HINT = (
 )
 
 MAX_ERRORS = 16
+UNANSWERED = 3
+"""So many pings that met a server and had no answer, and another session is made if it can be."""
 
 in_background: ContextVar[bool] = ContextVar("in_background", default=False)
 """Whether the caller is work that each new session causes, so that it must not cause another one."""
@@ -62,6 +64,9 @@ class Series:
         self.attempts = 0
         self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
         """What the last attempts met: a recovery without a budget may go on for weeks."""
+        self.unanswered = 0
+        self.silence: Evidence | None = None
+        """What the last ping without an answer met."""
         self.failure: ResilientError | None = None
         self._began = trio.current_time()
 
@@ -214,7 +219,7 @@ class Supervisor:
             series.attempts += 1
             pause = 0.0
             try:
-                self._stands(await self._attempt(nursery), series)
+                self._stands(await self._attempt(nursery, series), series)
                 return
             except HandshakeFailed as error:
                 series.errors.append(error)
@@ -240,9 +245,9 @@ class Supervisor:
             with trio.move_on_at(self._losses[0] + FLAPPING_SECONDS):
                 await series.urgent.wait()
 
-    async def _attempt(self, nursery: trio.Nursery) -> Generation:
+    async def _attempt(self, nursery: trio.Nursery, series: Series) -> Generation:
         """Make one attempt: ask the session that is in doubt, or make another."""
-        if self._doubted is not None and await self._lives(self._doubted):
+        if self._doubted is not None and await self._lives(self._doubted, series):
             return self._doubted
         generation = self._make(self._number + 1)
         self._counters.handshakes += 1
@@ -252,13 +257,16 @@ class Supervisor:
             await self._prepare(generation)
         if generation.end is not None:
             raise TryAgain(f"the new session was lost at once: {generation.end.evidence}")
+        if self._doubted is not None:
+            # Not before: while the server makes no other, the old one may yet be all right.
+            self._end(self._doubted, GenerationEnd(EndReason.LOST, series.silence))
         return generation
 
-    async def _lives(self, generation: Generation) -> bool:
-        """Ask a session in doubt, by ping, whether it still stands.
+    async def _lives(self, generation: Generation, series: Series) -> bool:
+        """Ask a session in doubt, by ping, whether it still stands; False as well if it does not say.
 
         Raises:
-            TryAgain: if the server cannot be reached, or did not say.
+            TryAgain: if the server cannot be reached, or has not been asked often enough.
         """
         with self._patience.move_on_after(self._timeouts.handshake):
             outcome = await generation.probe()
@@ -269,8 +277,15 @@ class Supervisor:
                 return False
             if outcome.fate in (Fate.ANSWERED, Fate.REFUSED):
                 return True
+            if outcome.fate is Fate.UNKNOWN:
+                series.unanswered += 1
+                series.silence = outcome.evidence
+                if series.unanswered >= UNANSWERED:
+                    return False
             raise TryAgain(str(outcome.evidence), outcome.pause)
-        raise TryAgain(f"{self._endpoint}: no answer to ping within {self._timeouts.handshake:g} s")
+        what = f"no answer to ping within {self._timeouts.handshake:g} s"
+        series.silence = Evidence(generation.number, generation.session.label, what)
+        return False
 
     # -- the moves ----------------------------------------------------------------------------
 

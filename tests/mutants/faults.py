@@ -272,7 +272,7 @@ MUTANTS = (
     Mutant(
         "a doubted session is not asked",
         "supervisor",
-        "if self._doubted is not None and await self._lives(self._doubted):",
+        "if self._doubted is not None and await self._lives(self._doubted, series):",
         "if False:",
         "supervisor",
     ),
