@@ -1096,7 +1096,7 @@ MUTANTS = (
     Mutant(
         "all tools are remembered",
         "restoring",
-        "if len(self._pages) < MAX_TOOLS:",
+        "if len(now) < MAX_TOOLS:",
         "if True:",
         "bounds",
     ),
