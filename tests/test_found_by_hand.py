@@ -193,6 +193,31 @@ async def test_a_ping_of_the_sdk_outlives_a_change_of_era(autojump_clock: MockCl
         await client.session.send_ping()
 
 
+# -- state that follows ------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:resources")
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_what_is_set_while_the_session_is_replaced_is_set_on_the_new_one(
+    autojump_clock: MockClock, wanted: bool
+) -> None:
+    """The old session answered after the new one had been given the state of before."""
+    async with open_pair(get_stream=False) as (server, client):
+        server.resource("memo://one", "text of one")
+        if not wanted:
+            await client.session.subscribe_resource("memo://one")
+        change = client.session.subscribe_resource if wanted else client.session.unsubscribe_resource
+        held = server.hold("resources/subscribe" if wanted else "resources/unsubscribe")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change, "memo://one")
+            await held.reached()
+            client.invalidate()
+            assert await add(client) == "3"
+            held.release()
+        session = server.sessions[-1]
+        assert set(session.subscriptions) == ({"memo://one"} if wanted else set())
+
+
 # -- what is remembered ------------------------------------------------------------------------
 
 

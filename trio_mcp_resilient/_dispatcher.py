@@ -38,15 +38,15 @@ from trio_mcp_resilient._discovery import DISCOVER
 from trio_mcp_resilient._envelope import Introduction, fill_in
 from trio_mcp_resilient._eras import Era
 from trio_mcp_resilient._errors import GaveUp, HandshakeFailed, OutcomeUnknown, Recovery, ResilientError
-from trio_mcp_resilient._events import OutcomeLost, Resent, RestoreFailed
+from trio_mcp_resilient._events import OutcomeLost, Resent
 from trio_mcp_resilient._generation import LISTEN, Generation
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
 from trio_mcp_resilient._restoring import SessionState
-from trio_mcp_resilient._secrets import one_line
 from trio_mcp_resilient._statistics import Counters
+from trio_mcp_resilient._succession import SETTINGS, Succession
 from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
 
@@ -85,6 +85,9 @@ class ResilientDispatcher:
         self._initialized = False
         self.state = SessionState()
         """What a new session has to be told again."""
+        self._succession = Succession(
+            self.state, self.next_id, lambda *news: self.supervisor.report(*news), instruments
+        )
 
     def next_id(self) -> int:
         """Mint a request id, unique for the life of the client and so in each of its sessions."""
@@ -209,7 +212,8 @@ class ResilientDispatcher:
             first, outcome = outcome, await self._post(generation, call)
             if not outcome.begun:
                 # As above: this session ended before the second was written.
-                outcome = await self._post(await self._ready_again(call, first), call)
+                generation = await self._ready_again(call, first)
+                outcome = await self._post(generation, call)
             if first.fate is Fate.UNKNOWN and says_nothing_of_the_first(call, outcome):
                 raise self._error(call, first, resent=True) from self._error(call, outcome)
             if outcome.result is None:
@@ -217,9 +221,7 @@ class ResilientDispatcher:
         if outcome.result is None:
             raise self._error(call, outcome)
         if call.method in STATEFUL:
-            difference = self.state.observe(call.method, call.params, outcome.result)
-            if difference is not None and self._instruments:
-                self._instruments.tell(difference)
+            await self._follow(call, generation, outcome.result)
         return outcome.result
 
     async def _listen(self, call: Call) -> dict[str, Any]:
@@ -346,41 +348,29 @@ class ResilientDispatcher:
     # -- state that follows -------------------------------------------------------------------
 
     async def prepare(self, generation: Generation) -> None:
-        """Give a new session what its predecessor had, before calls may use it.
+        """Give a new session what its predecessor had, before calls may use it."""
+        await self._succession.prepare(generation, has_roots="roots" in self.introduction.capabilities)
 
-        A failure is told and not fatal: a session without a subscription is better than none.
-        """
-        if generation.number == 1:
+    async def _follow(self, call: Call, generation: Generation, result: dict[str, Any]) -> None:
+        """Learn what a call has changed, and see that the session that stands now has it too."""
+        difference = self.state.observe(call.method, call.params, result)
+        if difference is not None and self._instruments:
+            self._instruments.tell(difference)
+        if call.method not in SETTINGS or generation.end is None:
             return
-        is_modern = generation.session.era is Era.MODERN
-        for method, params in self.state.requests():
-            if is_modern and method == "logging/setLevel":
-                # Each request carries it.
-                continue
-            if is_modern:
-                self._not_restored(generation, method, "the server is of the era without sessions")
-                continue
-            outcome = await generation.request(method, params, request_id=self.next_id())
-            if outcome.fate is Fate.LOST:
-                self.supervisor.report(generation, outcome.notice, outcome.evidence)
-                return
-            if outcome.result is None:
-                self._not_restored(generation, method, one_line(str(outcome.error or outcome.evidence)))
-        if "roots" in self.introduction.capabilities:
-            # The server asked the last session for the roots, and knows none in this one.
-            await generation.notify("notifications/roots/list_changed", None)
-
-    def _not_restored(self, generation: Generation, method: str, error: str) -> None:
-        logger.warning("generation %d: %s was not restored: %s", generation.number, method, error)
-        if self._instruments:
-            self._instruments.tell(RestoreFailed(generation.number, method, error))
+        # It was answered by a session that ended meanwhile, and its successor may have been given
+        # the state of before.
+        try:
+            await self._succession.give(await self.supervisor.ready(), call.method, call.params)
+        except (GaveUp, HandshakeFailed, trio.ClosedResourceError) as error:
+            logger.debug("%s is left to the next session: %s", call.method, error)
 
 
 UNWATCHED = nullcontext(None)
 MAX_PAGES = 1000
 """How far a listing is followed; a hostile server may have a next page for ever."""
 
-STATEFUL = frozenset({"tools/list", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+STATEFUL = SETTINGS | {"tools/list"}
 """Requests whose success tells what a new session has to be given again."""
 
 SUMMARIES = {

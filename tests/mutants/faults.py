@@ -54,6 +54,21 @@ MUTANTS = (
         "policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool)",
         "policy is Resend.IDEMPOTENT",
     ),
+    Mutant("callbacks inherit the policy", "call", "resend_override.set(None)", "pass", "found_by_hand"),
+    Mutant(
+        "what is set on a session that has ended is not set again",
+        "dispatcher",
+        "if call.method not in SETTINGS or generation.end is None:",
+        "if True:",
+        "found_by_hand",
+    ),
+    Mutant(
+        "a session that answers no ping is asked for ever",
+        "supervisor",
+        "if series.unanswered >= UNANSWERED:",
+        "if False:",
+        "supervisor",
+    ),
     Mutant("tools are harmless", "policy", '        "ping",\n', '        "ping",\n        "tools/call",\n'),
     Mutant(
         "sent whole counts as not sent",
