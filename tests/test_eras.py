@@ -15,7 +15,7 @@ from mcp_types import (
 
 from trio_mcp_resilient import Verdict
 from trio_mcp_resilient._envelope import Introduction, fill_in, foreign_headers, routing_headers, unwrap, wrap
-from trio_mcp_resilient._eras import Era, Mode, speaks_otherwise, supported_versions
+from trio_mcp_resilient._eras import Era, Mode, may_speak_otherwise, speaks_otherwise, supported_versions
 from trio_mcp_resilient._judge import Facts, Judge
 from trio_mcp_resilient._restoring import SessionState
 from trio_mcp_resilient._session import Session, UnusableHandshake
@@ -25,10 +25,14 @@ ME = Introduction({"name": "me", "version": "1"}, {"roots": {}})
 DISCOVERED = {"supportedVersions": [LEGACY, MODERN], "capabilities": {"tools": {}}}
 
 
-def refusal(code: int, message: str = "no", data: Any = None) -> bytes:
-    return json.dumps(
-        {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": message, "data": data}}
-    ).encode()
+def refusal(code: int, message: str = "no", data: Any = None, request_id: Any = 1) -> bytes:
+    error = {"code": code, "message": message, "data": data}
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+
+
+def layer(code: int, message: str, request_id: Any = None) -> bytes:
+    """What a session layer says, which has not read whose request it is."""
+    return refusal(code, message, request_id=request_id)
 
 
 # -- modes -------------------------------------------------------------------------------------
@@ -76,19 +80,24 @@ CONTRADICTIONS = [
     (LEGACY, 200, refusal(-32020), False),
     # A server that says it speaks our version refused something else.
     (LEGACY, 400, refusal(-32022, data={"supported": [LEGACY]}), False),
-    (MODERN, 400, refusal(-32022, data={"supported": [MODERN]}), False),
     (MODERN, 400, refusal(-32022, data={"supported": ["2099-01-01"]}), True),
-    (MODERN, 400, refusal(-32022), True),
+    # One that does not name what it speaks: a tool's own number.
+    (LEGACY, 400, refusal(-32022), False),
     # Of a modern request these are about its own headers and capabilities.
     (MODERN, 400, refusal(-32020), False),
     (MODERN, 400, refusal(-32021), False),
     # Legacy servers want a session, or an older version.
-    (MODERN, 400, refusal(-32600, "Bad Request: Missing session ID"), True),
-    (MODERN, 400, refusal(-32000, "Bad Request: Mcp-Session-Id header is required"), True),
-    (MODERN, 400, refusal(-32000, "Bad Request: Server not initialized"), True),
-    (MODERN, 400, refusal(-32600, "Bad Request: Unsupported protocol version: 2026-07-28"), True),
+    (MODERN, 400, layer(-32600, "Bad Request: Missing session ID"), True),
+    (MODERN, 400, layer(-32000, "Bad Request: Mcp-Session-Id header is required"), True),
+    (MODERN, 400, layer(-32000, "Bad Request: Server not initialized"), True),
+    (MODERN, 400, layer(-32600, "Bad Request: Unsupported protocol version: 2026-07-28"), True),
     (MODERN, 400, b"Invalid or missing session ID", True),
-    (MODERN, 404, refusal(-32001, "Session not found"), True),
+    (MODERN, 404, layer(-32001, "Session not found", "server-error"), True),
+    # The words are those of a layer, but of this request: a tool that has run may have said them.
+    (MODERN, 400, refusal(-32602, "Session not found"), None),
+    (MODERN, 404, refusal(-32601, "Unsupported protocol version"), None),
+    (MODERN, 400, refusal(-32022), None),
+    (MODERN, 400, refusal(-32022, data={"supported": [MODERN]}), None),
     # None of these is about the protocol.
     (MODERN, 400, refusal(-32602, "missing argument: a"), False),
     (MODERN, 404, refusal(-32601, "Method not found"), False),
@@ -110,14 +119,17 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("version", "status", "body", "contradicts"), CONTRADICTIONS)
 def test_what_shows_that_a_server_speaks_otherwise(
-    version: str, status: int, body: bytes, contradicts: bool
+    version: str, status: int, body: bytes, contradicts: bool | None
 ) -> None:
-    assert speaks_otherwise(version, status, body) is contradicts
+    """None: it may, and the server is to be asked."""
+    assert speaks_otherwise(version, status, body) is (contradicts is True)
+    if not contradicts:
+        assert may_speak_otherwise(version, status, body) is (contradicts is None)
 
 
 def test_the_judge_takes_it_for_a_loss_with_or_without_an_id() -> None:
     facts = Facts(
-        "POST", "tools/call", False, 400, "application/json", refusal(-32000, "Missing session ID"), MODERN
+        "POST", "tools/call", False, 400, "application/json", layer(-32000, "Missing session ID"), MODERN
     )
     assert Judge(None).verdict(facts) is Verdict.SESSION_LOST
     assert Judge(lambda facts: Verdict.REFUSED).verdict(facts) is Verdict.REFUSED

@@ -24,7 +24,7 @@ from trio_mcp_resilient import (
     RequestRefused,
     ToolsChanged,
 )
-from trio_mcp_resilient.testing import ScriptedServer, ToolContext
+from trio_mcp_resilient.testing import RpcError, ScriptedServer, SeenRequest, ToolContext
 
 CALL = "tools/call"
 
@@ -171,6 +171,52 @@ async def test_a_channel_that_holds_no_event_is_refused(autojump_clock: MockCloc
         with pytest.raises(ValueError, match="max_buffered is a count of 1 or more"):
             async with client.events(0):
                 pass
+
+
+# -- whose words they are ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-32602, "Session not found"), (-32601, "unsupported protocol version"), (-32022, "no")],
+)
+async def test_the_words_of_a_tool_are_no_reason_to_run_it_again(
+    autojump_clock: MockClock, code: int, message: str
+) -> None:
+    """The SDK's modern server gives a tool's own errors the HTTP statuses of the protocol's."""
+    async with open_pair("modern") as (server, client):
+
+        def fail() -> str:
+            raise RpcError(code, message)
+
+        server.tool("fail", fail)
+        for _ in range(2):
+            with pytest.raises(MCPError, match=message):
+                await client.call_tool("fail")
+        assert server.executed["fail"] == 2
+        assert {seen.status for seen in server.posts(CALL)} <= {400, 404}
+        # The server was asked whether it is still the same, and is.
+        await client.wait_ready()
+        assert client.generation == 1
+
+
+async def test_a_server_of_sessions_that_answers_by_the_requests_name_is_found_out(
+    autojump_clock: MockClock,
+) -> None:
+    """A call may get its error, for a tool could have said so; the next ones do not."""
+    async with open_pair("modern", mode="auto") as (server, client):
+        await add(client)
+
+        def refuse(seen: SeenRequest) -> dict[str, Any]:
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            return {"jsonrpc": "2.0", "id": seen.rpc_id, "error": error}
+
+        server.restart(era="legacy")
+        server.answer(400, refuse, when=lambda seen: seen.rpc_method == CALL and seen.session_id is None)
+        with pytest.raises(MCPError, match="No valid session ID"):
+            await add(client)
+        assert await add(client) == "3"
+        assert client.generation == 2
 
 
 # -- another era -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from trio_mcp_resilient._body import Said, read
+from trio_mcp_resilient._body import read
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, decode
 from trio_mcp_resilient._wording import Sign, signs_of
 
@@ -100,13 +100,28 @@ def speaks_otherwise(version: str, status: int, body: bytes) -> bool:
     failure = _failure(body)
     if failure is not None and failure.code in MODERN_CODES:
         if failure.code == UNSUPPORTED_PROTOCOL_VERSION:
-            return version not in (supported_versions(failure.data) or ())
+            # Which it names (specification, versioning); else it is anybody's number.
+            supported = supported_versions(failure.data)
+            return supported is not None and version not in supported
         # Of a modern request they are about its own headers and capabilities.
         return Era.of(version) is Era.LEGACY
     if failure is not None and failure.code == INVALID_PARAMS and Era.of(version) is Era.LEGACY:
         # A server of the modern era only, which misses what a legacy request has no reason to carry.
         return PROTOCOL_VERSION_META_KEY in failure.message
-    return Era.of(version) is Era.MODERN and _asks_for_a_session(read(body, finished=False))
+    return Era.of(version) is Era.MODERN and _asks_for_a_session(body, by_name=False)
+
+
+def may_speak_otherwise(version: str, status: int, body: bytes) -> bool:
+    """Whether a refusal of a modern request has the words of `speaks_otherwise`, but anybody's.
+
+    Servers of the modern era give a tool's own error an HTTP status, and it names the request as an
+    error of theirs does. So it may have run, and the server is asked what it speaks.
+    """
+    if Era.of(version) is Era.LEGACY or not 400 <= status < 500:
+        return False
+    failure = _failure(body)
+    unsupported = failure is not None and failure.code == UNSUPPORTED_PROTOCOL_VERSION
+    return unsupported or _asks_for_a_session(body, by_name=True)
 
 
 def _failure(body: bytes) -> Failure | None:
@@ -117,8 +132,17 @@ def _failure(body: bytes) -> Failure | None:
     return next((message for message in messages if isinstance(message, Failure)), None)
 
 
-def _asks_for_a_session(said: Said) -> bool:
-    """Whether a server that was asked without a session id wants one, or an older version."""
-    return not said.result and (
-        not NO_SUCH_SESSION.isdisjoint(signs_of(said.text)) or _UNSUPPORTED.search(said.text) is not None
+def _asks_for_a_session(body: bytes, *, by_name: bool) -> bool:
+    """Whether a server that was asked without a session id wants one, or an older version.
+
+    Args:
+        by_name: whether it says so of this request. A session layer has not read its id.
+    """
+    said = read(body, finished=False)
+    return (
+        not said.result
+        and said.echoes_id is by_name
+        and (
+            not NO_SUCH_SESSION.isdisjoint(signs_of(said.text)) or _UNSUPPORTED.search(said.text) is not None
+        )
     )

@@ -9,6 +9,7 @@ from mcp.shared.exceptions import MCPError
 from trio_mcp_resilient._answers import Answer, Cursor, Deliver, header, media_type, read_answer, read_excerpt
 from trio_mcp_resilient._detector import Verdict, excerpt
 from trio_mcp_resilient._endpoint import Endpoint
+from trio_mcp_resilient._eras import may_speak_otherwise
 from trio_mcp_resilient._errors import Evidence, RequestRefused
 from trio_mcp_resilient._handshake import retry_after
 from trio_mcp_resilient._jsonrpc import Failure, InvalidMessage, RequestId, Result, decode
@@ -135,7 +136,8 @@ class Exchange:
                 evidence=evidence,
             )
         )
-        return Outcome(fate, error=error, evidence=evidence, pause=retry_after(response))
+        in_doubt = may_speak_otherwise(self.session.protocol_version, response.status, body)
+        return Outcome(fate, error=error, evidence=evidence, pause=retry_after(response), in_doubt=in_doubt)
 
     async def _judge(
         self, http_method: str, method: str | None, response: Response, body: bytes

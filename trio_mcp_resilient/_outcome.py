@@ -78,8 +78,12 @@ class Outcome:
     """Whether writing it had begun; if not, its next sending is its first."""
     session_gone: bool = False
     """Whether the session is known to be lost although the request's own fate is UNKNOWN."""
+    in_doubt: bool = False
+    """Whether the session is in doubt although the request has its answer."""
 
     @property
     def notice(self) -> Notice:
         """What the supervisor is told."""
-        return Notice.CONDEMN if self.session_gone else TREATMENTS[self.fate].notice
+        if self.session_gone:
+            return Notice.CONDEMN
+        return Notice.SUSPECT if self.in_doubt else TREATMENTS[self.fate].notice
