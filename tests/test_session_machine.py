@@ -93,6 +93,9 @@ class Model:
     def recover(self, server: str, probe: str) -> None:
         if self.doubted is not None and probe == "lost":
             self.end(self.doubted, lost=True)
+        if self.doubted is not None and probe == "no answer" and server == "up":
+            # It is asked once more when the server has made another.
+            self.end(self.doubted, lost=True)
         if self.doubted is not None:
             self.current = self.doubted if probe == "lives" else None
         elif server == "up":
@@ -150,7 +153,7 @@ class SupervisorAgainstModel(RuleBasedStateMachine):
             Endpoint.parse("http://server.test/mcp"),
             lambda number: cast(Generation, FakeGeneration(number, self)),
             name="model",
-            backoff=Backoff(attempts=3),
+            backoff=Backoff(attempts=4),
             timeouts=Timeouts(),
             counters=self.counters,
             prepare=self._prepare,

@@ -78,6 +78,7 @@ class World:
 
     def __init__(self) -> None:
         self.handshakes: list[float] = []
+        self.made: list[FakeGeneration] = []
         self.probes: list[float] = []
         self.meets: Callable[[], Exception | None] = lambda: None
         self.probe: Callable[[], Outcome] = lambda: Outcome(Fate.ANSWERED, result={})
@@ -86,6 +87,7 @@ class World:
 
     async def handshake(self, generation: FakeGeneration) -> None:
         self.handshakes.append(trio.current_time())
+        self.made.append(generation)
         await trio.sleep(self.takes)
         error = self.meets()
         if error is not None:
@@ -361,7 +363,34 @@ async def test_a_session_that_answers_no_ping_is_replaced_by_one_that_can_be_mad
         rig.lose(first, Notice.SUSPECT)
         assert (await rig.ready()).number == 2
         assert first.end == GenerationEnd(EndReason.LOST, UNANSWERED)
-        assert (len(rig.world.probes), len(rig.world.handshakes)) == (3, 2)
+        # The last one after the other was made: until then it may have been the server.
+        assert (len(rig.world.probes), len(rig.world.handshakes)) == (4, 2)
+
+
+async def test_a_session_that_answers_as_soon_as_the_server_makes_others_is_kept(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_rig() as rig:
+        first = await rig.ready()
+        answers = [Outcome(Fate.UNKNOWN, evidence=UNANSWERED)] * 3
+        rig.world.probe = lambda: answers.pop() if answers else Outcome(Fate.ANSWERED, result={})
+        rig.lose(first, Notice.SUSPECT)
+        assert await rig.ready() is first
+        assert first.end is None
+        assert (len(rig.world.probes), len(rig.world.handshakes)) == (4, 2)
+        assert [other.end and other.end.reason for other in rig.world.made[1:]] == [EndReason.INVALIDATED]
+
+
+async def test_a_session_that_was_made_while_the_server_went_away_again_is_let_go(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_rig() as rig:
+        first = await rig.ready()
+        answers = [Outcome(Fate.UNSENT, evidence=DOUBT), *[Outcome(Fate.UNKNOWN, evidence=UNANSWERED)] * 3]
+        rig.world.probe = lambda: answers.pop() if answers else Outcome(Fate.ANSWERED, result={})
+        rig.lose(first, Notice.SUSPECT)
+        assert await rig.ready() is first
+        assert [other.end and other.end.reason for other in rig.world.made[1:]] == [EndReason.INVALIDATED]
 
 
 async def test_a_session_that_answers_no_ping_is_kept_while_no_other_can_be_made(
@@ -378,14 +407,14 @@ async def test_a_session_that_answers_no_ping_is_kept_while_no_other_can_be_made
         assert (len(rig.world.probes), len(rig.world.handshakes)) == (4, 2)
 
 
-async def test_a_session_that_keeps_silent_is_replaced_in_the_same_attempt(autojump_clock: MockClock) -> None:
-    async with open_rig() as rig:
+async def test_a_session_that_keeps_silent_answers_no_ping(autojump_clock: MockClock) -> None:
+    async with open_rig(recovery=math.inf) as rig:
         first = await rig.ready()
         began = trio.current_time()
         rig.world.pings_take = math.inf
         rig.lose(first, Notice.SUSPECT)
         assert (await rig.ready()).number == 2
-        assert trio.current_time() - began == 10
+        assert trio.current_time() - began == 43
         assert first.end is not None and first.end.evidence is not None
         assert first.end.evidence.what == "no answer to ping within 10 s"
 

@@ -325,6 +325,11 @@ class Client:
         """Ask the server whether it is there; a lost session is repaired on the way.
 
         In the modern era, which has no ping, `server/discover` is asked instead.
+
+        Args:
+            meta: the request's `_meta`.
+
+        Cancellation: as of every request. Checkpoint: always.
         """
         return await self._session.send_ping(meta=meta)
 

@@ -361,7 +361,7 @@ class ResilientDispatcher:
         # It was answered by a session that ended meanwhile, and its successor may have been given
         # the state of before.
         try:
-            await self._succession.give(await self.supervisor.ready(), call.method, call.params)
+            await self._succession.catch_up(await self.supervisor.ready(), call.method, call.params)
         except (GaveUp, HandshakeFailed, trio.ClosedResourceError) as error:
             logger.debug("%s is left to the next session: %s", call.method, error)
 
@@ -370,7 +370,7 @@ UNWATCHED = nullcontext(None)
 MAX_PAGES = 1000
 """How far a listing is followed; a hostile server may have a next page for ever."""
 
-STATEFUL = SETTINGS | {"tools/list"}
+STATEFUL = {*SETTINGS, "tools/list"}
 """Requests whose success tells what a new session has to be given again."""
 
 SUMMARIES = {

@@ -23,7 +23,7 @@ class Patience:
         self._asking = 0
 
     @contextmanager
-    def move_on_after(self, seconds: float) -> Generator[None, None, None]:
+    def move_on_after(self, seconds: float) -> Generator[trio.CancelScope, None, None]:
         """Bound the block, as `trio.move_on_after` does."""
         scope = trio.CancelScope()
         if not self._asking:
@@ -31,7 +31,7 @@ class Patience:
         self._left[scope] = seconds
         try:
             with scope:
-                yield
+                yield scope
         finally:
             del self._left[scope]
 

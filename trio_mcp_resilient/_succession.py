@@ -17,8 +17,8 @@ from trio_mcp_resilient._secrets import one_line
 
 logger = logging.getLogger("trio_mcp_resilient")
 
-SETTINGS = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-"""Requests that change the session they are sent on, and whose success its successor has to share."""
+SETTINGS = {"logging/setLevel": "level", "resources/subscribe": "uri", "resources/unsubscribe": "uri"}
+"""Requests that change the session they are sent on, and the parameter that tells what they set."""
 
 
 class Succession:
@@ -35,6 +35,8 @@ class Succession:
         self._next_id = next_id
         self._report = report
         self._instruments = instruments
+        self._given: list[tuple[str, dict[str, Any]]] = []
+        """What the newest session was given before calls could use it."""
 
     async def prepare(self, generation: Generation, *, has_roots: bool) -> None:
         """Give a new session what its predecessor had, before calls may use it.
@@ -43,14 +45,24 @@ class Succession:
         """
         if generation.number == 1:
             return
-        for method, params in self._state.requests():
-            if not await self.give(generation, method, params):
+        self._given = self._state.requests()
+        for method, params in self._given:
+            if not await self._give(generation, method, params):
                 return
         if has_roots:
             # The server asked the last session for the roots, and knows none in this one.
             await generation.notify("notifications/roots/list_changed", None)
 
-    async def give(self, generation: Generation, method: str, params: dict[str, Any]) -> bool:
+    async def catch_up(self, generation: Generation, method: str, params: dict[str, Any]) -> None:
+        """Set on the newest session what its predecessor has confirmed, if that came too late for it."""
+        what = SETTINGS[method]
+        setting = (method, {what: params.get(what)})
+        undone = method == "resources/unsubscribe"
+        known = (("resources/subscribe", setting[1]) not in self._given) if undone else setting in self._given
+        if not known:
+            await self._give(generation, *setting)
+
+    async def _give(self, generation: Generation, method: str, params: dict[str, Any]) -> bool:
         """Set one thing on a session; return whether there still is that session."""
         if generation.session.era is Era.MODERN:
             # A log level is carried by each request.

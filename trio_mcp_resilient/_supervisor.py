@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
 import trio
@@ -34,6 +33,7 @@ from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Timeouts
+from trio_mcp_resilient._series import Series
 from trio_mcp_resilient._states import State, StateMachine
 from trio_mcp_resilient._statistics import Counters
 
@@ -44,36 +44,13 @@ FLAPPING_HINT = (
     "sessions do not survive between requests; the endpoint may be load-balanced without stickiness"
 )
 
-MAX_ERRORS = 16
 UNANSWERED = 3
-"""So many pings that met a server and had no answer, and another session is made if it can be."""
+"""After so many pings without an answer, which are no proof of a loss, another session is tried."""
 
 in_background: ContextVar[bool] = ContextVar("in_background", default=False)
 """Whether the caller is work that each new session causes, so that it must not cause another one."""
 
 logger = logging.getLogger("trio_mcp_resilient")
-
-
-class Series:
-    """One recovery: its attempts, and the event that everybody who needs a session awaits."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.urgent = trio.Event()
-        """Set once a call waits for it."""
-        self.attempts = 0
-        self.errors: deque[Exception] = deque(maxlen=MAX_ERRORS)
-        """What the last attempts met: a recovery without a budget may go on for weeks."""
-        self.unanswered = 0
-        self.silence: Evidence | None = None
-        """What the last ping without an answer met."""
-        self.failure: ResilientError | None = None
-        self._began = trio.current_time()
-
-    def so_far(self) -> Recovery:
-        """Return how it went until now."""
-        last = str(self.errors[-1]) if (self.errors and not self.done.is_set()) or self.failure else ""
-        return Recovery(self.attempts, trio.current_time() - self._began, last)
 
 
 class Supervisor:
@@ -163,7 +140,7 @@ class Supervisor:
         raise GaveUp(
             f"no session at {self._endpoint} within {self._timeouts.recovery:g} s",
             recovery=series.so_far(),
-        ) from _group(series.errors)
+        ) from series.met()
 
     def recovery_so_far(self) -> Recovery | None:
         """Return how the recovery under way is going; None if none is, or it has only begun."""
@@ -255,12 +232,28 @@ class Supervisor:
         with self._patience.move_on_after(self._timeouts.handshake):
             # Before anybody may call: a call must find the session as it left the last one.
             await self._prepare(generation)
+        if self._doubted is not None and (proven := await self._choose(self._doubted, generation, series)):
+            return proven
         if generation.end is not None:
             raise TryAgain(f"the new session was lost at once: {generation.end.evidence}")
-        if self._doubted is not None:
-            # Not before: while the server makes no other, the old one may yet be all right.
-            self._end(self._doubted, GenerationEnd(EndReason.LOST, series.silence))
         return generation
+
+    async def _choose(self, old: Generation, new: Generation, series: Series) -> Generation | None:
+        """Give a session in doubt, which answered no ping, its last chance; return it if it takes it.
+
+        While the server made no other session, it was the server that did not answer.
+        """
+        try:
+            lives = await self._lives(old, series)
+        except TryAgain:
+            new.condemn(GenerationEnd(EndReason.INVALIDATED))
+            raise
+        if lives:
+            new.condemn(GenerationEnd(EndReason.INVALIDATED))
+            return old
+        if old is self._doubted:
+            self._end(old, GenerationEnd(EndReason.LOST, series.silence))
+        return None
 
     async def _lives(self, generation: Generation, series: Series) -> bool:
         """Ask a session in doubt, by ping, whether it still stands; False as well if it does not say.
@@ -268,7 +261,7 @@ class Supervisor:
         Raises:
             TryAgain: if the server cannot be reached, or has not been asked often enough.
         """
-        with self._patience.move_on_after(self._timeouts.handshake):
+        with self._patience.move_on_after(self._timeouts.handshake) as scope:
             outcome = await generation.probe()
             if generation.end is not None:
                 return False
@@ -277,14 +270,15 @@ class Supervisor:
                 return False
             if outcome.fate in (Fate.ANSWERED, Fate.REFUSED):
                 return True
-            if outcome.fate is Fate.UNKNOWN:
-                series.unanswered += 1
-                series.silence = outcome.evidence
-                if series.unanswered >= UNANSWERED:
-                    return False
-            raise TryAgain(str(outcome.evidence), outcome.pause)
-        what = f"no answer to ping within {self._timeouts.handshake:g} s"
-        series.silence = Evidence(generation.number, generation.session.label, what)
+            if outcome.fate is not Fate.UNKNOWN:
+                raise TryAgain(str(outcome.evidence), outcome.pause)
+            series.silence = outcome.evidence
+        if scope.cancelled_caught:
+            what = f"no answer to ping within {self._timeouts.handshake:g} s"
+            series.silence = Evidence(generation.number, generation.session.label, what)
+        series.unanswered += 1
+        if series.unanswered < UNANSWERED:
+            raise TryAgain(str(series.silence))
         return False
 
     # -- the moves ----------------------------------------------------------------------------
@@ -358,7 +352,7 @@ class Supervisor:
         recovery = series.so_far()
         if final is None:
             failure: ResilientError = GaveUp(f"no session at {self._endpoint}", recovery=recovery)
-            failure.__cause__ = _group(series.errors)
+            failure.__cause__ = series.met()
         else:
             failure = HandshakeFailed(*final.args, recovery=recovery)
             failure.__cause__ = final.__cause__
@@ -373,7 +367,3 @@ class Supervisor:
     def _changed(self, before: State, after: State) -> None:
         if self._instruments:
             self._instruments.tell(StateChanged(before, after))
-
-
-def _group(errors: Sequence[Exception]) -> ExceptionGroup[Exception] | None:
-    return ExceptionGroup("what the attempts met", errors) if errors else None

@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "a session that answers no ping is asked for ever",
         "supervisor",
-        "if series.unanswered >= UNANSWERED:",
-        "if False:",
+        "if series.unanswered < UNANSWERED:",
+        "if True:",
         "supervisor",
     ),
     Mutant("tools are harmless", "policy", '        "ping",\n', '        "ping",\n        "tools/call",\n'),
