@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Generator
+from itertools import pairwise
 from typing import Any, Literal
 
 import mcp_types as types
@@ -14,7 +15,7 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from trio.testing import MockClock
 
-from tests.kit import add, open_pair, open_sdk_pair, text, told
+from tests.kit import STEADY, add, open_pair, open_sdk_pair, open_server, text, told
 from trio_mcp_resilient import (
     Backoff,
     Client,
@@ -22,7 +23,10 @@ from trio_mcp_resilient import (
     Event,
     OutcomeUnknown,
     RequestRefused,
+    State,
+    StateChanged,
     ToolsChanged,
+    open_client,
 )
 from trio_mcp_resilient.testing import RpcError, ScriptedServer, SeenRequest, ToolContext
 
@@ -309,6 +313,41 @@ async def test_a_second_attempt_that_is_refused_by_http_does_not_unsay_the_first
         server.answer(401, when="tools/list")
         with pytest.raises(RequestRefused):
             await client.list_tools()
+
+
+async def test_what_a_watcher_causes_is_told_to_all_in_order(autojump_clock: MockClock) -> None:
+    clients: list[Client] = []
+
+    def invalidate_once(event: Event) -> None:
+        if clients and isinstance(event, StateChanged) and event.after is State.READY:
+            clients.pop().invalidate()
+
+    async with open_pair(get_stream=False, on_event=invalidate_once) as (server, client):
+        async with client.events() as events:
+            server.lose_session()
+            assert await add(client) == "3"
+            clients.append(client)
+            server.lose_session()
+            assert await add(client) == "3"
+            await client.wait_ready()
+            moves: list[StateChanged] = []
+            while events.statistics().current_buffer_used:
+                event = events.receive_nowait()
+                moves += [event] if isinstance(event, StateChanged) else []
+    assert len(moves) >= 4
+    for before, after in pairwise(moves):
+        assert before.after is after.before
+
+
+# -- where it is -------------------------------------------------------------------------------
+
+
+async def test_a_detour_that_leads_nowhere_is_not_remembered(autojump_clock: MockClock) -> None:
+    """It was, also by the requests that would not have been redirected."""
+    async with open_server() as server:
+        server.answer(307, headers={"location": "/elsewhere"}, when="server/discover", times=math.inf)
+        async with open_client(server.url, connect=server.connect, backoff=STEADY) as client:
+            assert await add(client) == "3"
 
 
 # -- time --------------------------------------------------------------------------------------

@@ -153,8 +153,10 @@ class _Following(ABC):
         response = await self._send(request)
         if 300 <= response.status < 400:
             response, there = await _follow(response, self._send, request)
-            # Remembered, so that only the first request of a generation makes the detour.
-            self._endpoint = there
+            if not 300 <= response.status < 400 and response.status not in (404, 405, 410):
+                # Remembered if it leads to somebody, so that only the first request of a generation
+                # makes the detour.
+                self._endpoint = there
         return response
 
     async def _send_authorized(self, request: Outgoing) -> Response:

@@ -7,6 +7,7 @@ costs a session.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class Instruments:
 
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     tracers: tuple[RequestInstrument, ...] = ()
+    _untold: deque[Event] = field(default_factory=deque[Event])
 
     @classmethod
     def of(cls, on_event: Watcher | None, instruments: Sequence[Instrument]) -> Instruments:
@@ -73,9 +75,22 @@ class Instruments:
         return bool(self.watchers)
 
     def tell(self, event: Event) -> None:
-        """Tell everybody, in the order they were added."""
-        for watcher in tuple(self.watchers):
-            watcher(event)
+        """Tell everybody, in the order they were added, and each in the order things happened.
+
+        What a watcher causes, such as by `Client.invalidate`, is told when all have been told of
+        what it was told.
+        """
+        self._untold.append(event)
+        if len(self._untold) > 1:
+            return
+        try:
+            while self._untold:
+                for watcher in tuple(self.watchers):
+                    watcher(self._untold[0])
+                self._untold.popleft()
+        finally:
+            # Only a KeyboardInterrupt or the like leaves any.
+            self._untold.clear()
 
     @contextmanager
     def around(self, method: str, params: Mapping[str, object]) -> Generator[Carried]:
