@@ -11,6 +11,7 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
 )
 
 from trio_mcp_resilient import Verdict
@@ -262,6 +263,8 @@ def test_any_caching_hint_will_do(ttl: int | None) -> None:
 def test_another_answer_is_another_server_but_for_caching_hints() -> None:
     session = Session.from_discovery(DISCOVERED, ME)
     assert session.is_still({**DISCOVERED, "ttlMs": 9, "cacheScope": "public"})
+    assert session.is_still({**DISCOVERED, "_meta": {"example.com/request": "a number of its own"}})
+    assert not session.is_still({**DISCOVERED, "_meta": {SERVER_INFO_META_KEY: {"name": "another"}}})
     assert not session.is_still({**DISCOVERED, "capabilities": {}})
     assert not session.is_still({**DISCOVERED, "instructions": "new"})
 

@@ -109,7 +109,7 @@ class Client:
         """Throw the current session away and make another.
 
         Calls in flight finish on the old session, which is then DELETEd; later ones wait for the
-        new one. Does nothing while a recovery is under way. Not a checkpoint.
+        new one. Does nothing while another is being made already. Not a checkpoint.
         """
         self._supervisor.invalidate()
 
@@ -163,7 +163,8 @@ class Client:
             name: the tool's name.
             arguments: its arguments.
             read_timeout_seconds: seconds until `mcp.MCPError` with code -32001, waiting for a
-                session included; None leaves it to the cancel scopes around the call.
+                session included, and for each round if the server asks for several; None leaves
+                it to the cancel scopes around the call.
             progress_callback: awaited in this task for each progress notification, in order,
                 before the result is returned.
             meta: the request's `_meta`.

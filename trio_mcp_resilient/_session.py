@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_types import DiscoverResult, InitializeResult
+from mcp_types import SERVER_INFO_META_KEY, DiscoverResult, InitializeResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -142,4 +142,7 @@ class Session:
 
 
 def _lasting(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in result.items() if key not in ("ttlMs", "cacheScope")}
+    """Return what is about the server, and not about this one answer of its."""
+    told = {key: value for key, value in result.items() if key not in ("ttlMs", "cacheScope", "_meta")}
+    meta: Params = result.get("_meta") or {}
+    return {**told, "_meta": meta.get(SERVER_INFO_META_KEY)}
