@@ -6,18 +6,22 @@ A `mcp.Client` of a server in the same process gets it as well, with HTTP betwee
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 import mcp.client.client
 import mcp.client.streamable_http
+import trio
 from bridge import Bridge, application_of, open_memory_server
 from mcp.client._transport import TransportStreams
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from trio.testing import MockClock
 
 from trio_mcp_resilient import Backoff, resilient_transport
 
@@ -87,6 +91,26 @@ def substitute() -> None:
     """Put ours where the SDK's is, wherever a module of the SDK has it; before the tests are imported."""
     _replace(mcp.client.streamable_http.streamable_http_client, our_http_client)
     mcp.client.client._connect_inproc = _to_a_server
+    anyio.to_thread.run_sync = _hold_the_clock
+
+
+_run_in_thread = anyio.to_thread.run_sync
+_threads = 0
+
+
+async def _hold_the_clock(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Run a function in a thread, while virtual time waits: else it would pass every limit meanwhile."""
+    global _threads
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.autojump_threshold = math.inf
+    _threads += 1
+    try:
+        return await _run_in_thread(function, *args, **options)
+    finally:
+        _threads -= 1
+        if not _threads:
+            clock.autojump_threshold = 0
 
 
 def _replace(theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
