@@ -86,7 +86,10 @@ class ResilientDispatcher:
         self.state = SessionState()
         """What a new session has to be told again."""
         self._succession = Succession(
-            self.state, self.next_id, lambda *news: self.supervisor.report(*news), instruments
+            self.state,
+            self.next_id,
+            lambda generation, notice, evidence: self.supervisor.report(generation, notice, evidence),
+            instruments,
         )
 
     def next_id(self) -> int:
