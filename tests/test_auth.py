@@ -702,15 +702,28 @@ async def test_a_whole_life_tells_no_secret(
             await add(client)
         said += [repr(event) for event in events] + [str(event) for event in events]
         secrets = auth.secrets | {seen.session_id for seen in server.requests if seen.session_id}
-    # The SDK's own logger shows what the authorization server answered; it is not ours to silence.
-    logged = [record for record in caplog.records if not record.name.startswith("mcp.client.auth")]
-    said += [record.getMessage() for record in logged]
+    said += [record.getMessage() for record in caplog.records]
     said += [
-        everything_said(record.exc_info[1]) for record in logged if record.exc_info and record.exc_info[1]
+        everything_said(record.exc_info[1])
+        for record in caplog.records
+        if record.exc_info and record.exc_info[1]
     ]
+    # The SDK's logger would have shown what the authorization server answered.
+    assert any(record.name.startswith("mcp.client.auth") for record in caplog.records)
     assert len(secrets) > 15 and len(said) > 40
     text = "\n".join(said)
     assert [secret for secret in secrets if secret in text] == []
+
+
+async def test_the_sdks_logger_stays_as_it_is_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_guarded() as guarded, logged_in(guarded, guarded.provider()):
+        try:
+            raise OAuthTokenError("Token exchange failed (400): not for others")
+        except OAuthTokenError:
+            logging.getLogger("mcp.client.auth.oauth2").exception("flow %s", "error")
+    [record] = [record for record in caplog.records if record.name == "mcp.client.auth.oauth2"]
+    assert record.exc_info is not None
+    assert record.getMessage() == "flow error"
 
 
 # -- other flows ------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_connections",
         "_httpx_transport",
         "_patience",
+        "_auth_words",
         "_auth_flow",
         "_auth",
         "_cookies",

@@ -17,6 +17,7 @@ from typing import Protocol
 import httpx2
 
 from trio_mcp_resilient._auth_flow import Answer, Badge, Run, Send, read_challenge, with_badge
+from trio_mcp_resilient._auth_words import watch_the_sdk
 from trio_mcp_resilient._detector import Verdict, classify
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._wire import Outgoing, Response
@@ -64,6 +65,7 @@ def credentials(auth: object, patience: Patience) -> Credentials:
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 
+    watch_the_sdk()
     if isinstance(auth, OAuthClientProvider | IdentityAssertionOAuthProvider):
         return SharedCredentials(auth, patience)
     return PrivateCredentials(auth, patience)

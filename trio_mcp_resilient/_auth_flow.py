@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import httpx2
 import trio
 
+from trio_mcp_resilient._auth_words import said_of, unquoted, without_secrets
 from trio_mcp_resilient._endpoint import DEFAULT_PORTS, Endpoint
 from trio_mcp_resilient._patience import Patience
-from trio_mcp_resilient._secrets import redact
 from trio_mcp_resilient._wire import HookFailed, Outgoing, RawHeaders, Response, Stage, WireError
 
 CHALLENGE_BYTES = 64 * 1024
@@ -55,13 +55,14 @@ class Run:
             answer: what the given request was answered with, when it was sent.
         """
         try:
-            if answer is None:
-                wanted = await anext(self._flow)
-            else:
-                wanted = await self._ask(answer.told(self._request))
-            while not self._is_given(wanted):
-                told = await self._obtain(wanted)
-                wanted = await (self._flow.asend(told) if answer is None else self._ask(told))
+            with unquoted():
+                if answer is None:
+                    wanted = await anext(self._flow)
+                else:
+                    wanted = await self._ask(answer.told(self._request))
+                while not self._is_given(wanted):
+                    told = await self._obtain(wanted)
+                    wanted = await (self._flow.asend(told) if answer is None else self._ask(told))
         except StopAsyncIteration:
             return False
         except WireError:
@@ -72,8 +73,7 @@ class Run:
             self.badge = tuple(field for field in _fields(wanted) if field not in self._before)
             return True
         # Outside of the handler, so that what may quote a token is nobody's context.
-        failure = without_secrets(failure)
-        raise HookFailed(failure, f"authorization failed: {type(failure).__name__}: {redact(str(failure))}")
+        raise HookFailed(without_secrets(failure), f"authorization failed: {said_of(failure)}")
 
     async def aclose(self) -> None:
         """End the flow, and so give back the lock it may hold. Works in a cancelled scope."""
@@ -174,19 +174,3 @@ async def _read_whole(response: Response) -> Answer:
         if len(body) > ANSWER_BYTES:
             raise WireError(Stage.ANSWERING, f"the answer is larger than {ANSWER_BYTES} bytes")
     return Answer(response.status, response.headers, body)
-
-
-def without_secrets(error: Exception) -> Exception:
-    """Return an error of the SDK's without what it quotes: it may be a whole answer with tokens in it.
-
-    What the application's own handlers raise is the application's, and passes as it is.
-    """
-    from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return OAuthFlowError(f"an answer of the authorization server is no valid {error.title}")
-    for kind in (OAuthTokenError, OAuthRegistrationError, OAuthFlowError):
-        if isinstance(error, kind):
-            return kind(redact(str(error)))
-    return error
