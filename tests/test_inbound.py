@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import mcp_types as types
@@ -77,21 +80,25 @@ async def test_progress_of_a_call_is_told_before_its_result(autojump_clock: Mock
         assert said == [0, 1, 2]
 
 
+whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+
+
 class Told:
     """A session of the SDK's, as far as it is told of notifications."""
 
     def __init__(self, *, consumes: str = "", raises: str = "") -> None:
         self.inbound = Inbound(back=None)  # type: ignore[arg-type]
         self.methods: list[str] = []
+        self.heard_as: list[str] = []
         self._consumes = consumes
         self._raises = raises
-        self.inbound.attach(self._unasked, self._notified, self._intercept)
 
     async def _unasked(self, context: Any, method: str, params: Any) -> dict[str, Any]:
         raise NotImplementedError
 
     async def _notified(self, context: Any, method: str, params: Any) -> None:
         await trio.lowlevel.checkpoint()
+        self.heard_as.append(whose.get())
         if method == self._raises:
             raise KeyError("no")
         self.methods.append(method)
@@ -100,13 +107,21 @@ class Told:
         return method == self._consumes
 
     async def hear(self, *methods: str) -> list[str]:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.inbound.run)
+        async with self.attached():
             for method in methods:
                 self.inbound.notification(Notification(method))
             await wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
         return self.methods
+
+    @asynccontextmanager
+    async def attached(self) -> AsyncGenerator[None, None]:
+        async with trio.open_nursery() as nursery:
+            self.inbound.attach(self._unasked, self._notified, self._intercept, nursery)
+            try:
+                yield
+            finally:
+                self.inbound.detach()
+                nursery.cancel_scope.cancel()
 
 
 async def test_notifications_are_told_in_their_order() -> None:
@@ -119,3 +134,28 @@ async def test_what_is_intercepted_is_told_to_nobody_else() -> None:
 
 async def test_a_handler_that_raises_costs_only_its_own() -> None:
     assert await Told(raises="b").hear("a", "b", CHANGED) == ["a", CHANGED]
+
+
+async def test_handlers_run_as_work_of_whoever_opened_the_client() -> None:
+    told = Told()
+
+    async def call() -> None:
+        whose.set("the call's")
+        told.inbound.notification(Notification("a"))
+        await trio.lowlevel.checkpoint()
+
+    token = whose.set("the opener's")
+    async with told.attached(), trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(call)
+            await wait_all_tasks_blocked()
+    whose.reset(token)
+    assert told.heard_as == ["the opener's", "the opener's"]
+
+
+async def test_what_comes_when_the_client_is_closed_is_dropped() -> None:
+    told = Told()
+    told.inbound.notification(Notification("before"))
+    assert await told.hear("a") == ["a"]
+    told.inbound.notification(Notification("after"))
+    assert await told.hear() == ["a"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
+
+import anyio
 import pytest
 import trio
 
-from trio_mcp_resilient._nursery import open_hidden_nursery
+from trio_mcp_resilient._nursery import Hidden, open_hidden_nursery
 
 
 async def fail(error: Exception) -> None:
@@ -107,3 +110,27 @@ async def test_keyboard_interrupt_wins() -> None:
                 await trio.sleep_forever()
             finally:
                 raise KeyError("mine")
+
+
+async def test_a_task_group_of_others_is_hidden_as_well() -> None:
+    raised = KeyError("mine")
+    with pytest.raises(KeyError) as caught:
+        async with Hidden(anyio.create_task_group()):
+            raise raised
+    assert caught.value is raised
+    with pytest.raises(ValueError, match="bug"):
+        async with Hidden(anyio.create_task_group()) as group:
+            group.start_soon(fail, ValueError("bug"))
+            await trio.sleep_forever()
+
+
+async def test_the_bodys_traceback_is_the_bodys_own() -> None:
+    def depth(error: BaseException) -> int:
+        return len(traceback.extract_tb(error.__traceback__))
+
+    with pytest.raises(KeyError) as plain:
+        raise KeyError
+    with pytest.raises(KeyError) as caught:
+        async with open_hidden_nursery():
+            raise KeyError
+    assert depth(caught.value) == depth(plain.value)

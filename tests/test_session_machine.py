@@ -179,7 +179,7 @@ class SupervisorAgainstModel(RuleBasedStateMachine):
 
         async def step() -> None:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.supervisor.run)
+                nursery.start_soon(self.supervisor.run, nursery)
                 try:
                     ready = await self.supervisor.ready()
                 except (GaveUp, HandshakeFailed):

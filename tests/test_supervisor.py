@@ -137,7 +137,7 @@ async def open_rig(
         instruments=Instruments([events.append]),
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.run)
+        nursery.start_soon(supervisor.run, nursery)
         supervisor.start()
         try:
             yield Rig(world, supervisor, events, counters)

@@ -82,7 +82,7 @@ class Bridge:
         self._listed: set[str] = set()
 
     async def run(self) -> None:
-        """Hand on what the server sends of its own accord, until cancelled."""
+        """Keep a session standing, and hand on what the server sends unasked, until cancelled."""
         await self._dispatcher.run(self._on_request, self._on_notify, self._on_notify_intercept)
 
     def close(self) -> None:

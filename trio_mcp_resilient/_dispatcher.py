@@ -11,7 +11,7 @@ import itertools
 import logging
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -42,6 +42,7 @@ from trio_mcp_resilient._events import OutcomeLost, Resent
 from trio_mcp_resilient._generation import LISTEN, Generation
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._instruments import Instruments
+from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import TREATMENTS, Fate, Outcome
 from trio_mcp_resilient._policy import HARMLESS, Backoff, Resend, Timeouts
 from trio_mcp_resilient._restoring import SessionState
@@ -69,7 +70,8 @@ class ResilientDispatcher:
     ) -> None:
         self.inbound = Inbound(self)
         self.supervisor: Supervisor
-        """Set before `initialize` is called; the two know each other."""
+        """Set before `run` is called; the two know each other."""
+        self._nursery: trio.Nursery
         self._introduction: Introduction | None = None
         """What the SDK's session said of the client, said again in every later handshake."""
         self._log_level = log_level
@@ -110,10 +112,19 @@ class ResilientDispatcher:
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Hand the server's messages to the session until cancelled."""
-        self.inbound.attach(on_request, on_notify, on_notify_intercept)
-        task_status.started()
-        await self.inbound.run()
+        """Keep a session standing, and hand the server's messages to the SDK's, until cancelled."""
+        async with open_hidden_nursery() as self._nursery:
+            try:
+                self.inbound.attach(on_request, on_notify, on_notify_intercept, self._nursery)
+                task_status.started()
+                await self.supervisor.run(self._nursery)
+            finally:
+                # Inside the nursery: from here on nobody starts anything in it any more.
+                self.inbound.detach()
+
+    def start_soon(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run something beside the sessions, until the client is closed. Once `run` has started."""
+        self._nursery.start_soon(work)
 
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None

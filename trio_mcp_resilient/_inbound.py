@@ -1,14 +1,17 @@
 """What the server sends of its own accord: notifications, requests, and their order.
 
-Notifications are handed over one after another in the order of the wire, by one task for the
-whole life of the client, so that a handler is not cut off because a session ended. Requests
-are answered concurrently, each in the nursery of the generation that asked.
+Notifications are handed over one after another in the order of the wire, by one task of the
+client's, so that a handler is not cut off because a session ended. It is there while something waits
+to be handed over: most clients are never told of anything. Requests are answered concurrently, each
+in the nursery of the generation that asked.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
+from contextvars import Context, copy_context
 from typing import Any, Protocol
 
 import anyio
@@ -104,50 +107,75 @@ class Inbound:
         self._on_request: OnRequest | None = None
         self._on_notify: OnNotify | None = None
         self._intercept: OnNotifyIntercept | None = None
-        self._queue, self._waiting = trio.open_memory_channel[Notification](MAX_UNDELIVERED)
+        self._nursery: trio.Nursery | None = None
+        self._context: Context
+        self._waiting: deque[Notification] = deque()
         self._bytes = 0
+        self._handing_over = False
         self.dropped: int = 0
 
     def attach(
-        self, on_request: OnRequest, on_notify: OnNotify, on_notify_intercept: OnNotifyIntercept | None
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None,
+        nursery: trio.Nursery,
     ) -> None:
-        """Take the handlers that `Dispatcher.run` was given."""
+        """Take the handlers that `Dispatcher.run` was given, and the nursery to run them in."""
         self._on_request = on_request
         self._on_notify = on_notify
         self._intercept = on_notify_intercept
+        self._nursery = nursery
+        # Handlers run as work of whoever opened the client, and not of the call whose answer
+        # happened to bring the notification.
+        self._context = copy_context()
 
-    async def run(self) -> None:
-        """Hand notifications over until cancelled; a handler that raises costs only its own."""
-        with self._queue, self._waiting:
-            async for notification in self._waiting:
-                self._bytes -= notification.size
-                assert self._on_notify is not None
-                context = InboundContext(self._back, None, None)
-                try:
-                    await self._on_notify(context, notification.method, notification.params)
-                except Exception:
-                    logger.exception("the handler of %s raised", one_line(notification.method))
+    def detach(self) -> None:
+        """Take nothing more: the nursery is about to close."""
+        self._nursery = None
+        self._waiting.clear()
 
     def notification(self, notification: Notification) -> None:
         """Take a notification, in wire order, without blocking."""
         if run_notify_intercept(self._intercept, notification.method, notification.params):
             return
-        try:
-            self._make_room(notification.size)
-            self._queue.send_nowait(notification)
-            self._bytes += notification.size
-        except trio.ClosedResourceError:
+        if self._nursery is None:
             logger.debug("dropped a notification: the client is closed")
+            return
+        self._make_room(notification.size)
+        self._waiting.append(notification)
+        self._bytes += notification.size
+        if not self._handing_over:
+            self._handing_over = True
+            self._context.run(self._nursery.start_soon, self._hand_over)
 
     def _make_room(self, size: int) -> None:
         """Drop the oldest that wait, until one more fits."""
-        waiting = self._waiting.statistics().current_buffer_used
-        while waiting and (waiting >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES):
-            self._bytes -= self._waiting.receive_nowait().size
-            waiting -= 1
+        while self._waiting and (
+            len(self._waiting) >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES
+        ):
+            self._bytes -= self._waiting.popleft().size
             self.dropped += 1
             if is_milestone(self.dropped):
                 logger.warning("%d notifications dropped, for a handler is too slow", self.dropped)
+
+    async def _hand_over(self) -> None:
+        """Hand over what waits, and end; a handler that raises costs only its own."""
+        try:
+            while self._waiting:
+                await trio.lowlevel.checkpoint()
+                await self._hand_over_one(self._waiting.popleft())
+        finally:
+            self._handing_over = False
+
+    async def _hand_over_one(self, notification: Notification) -> None:
+        self._bytes -= notification.size
+        assert self._on_notify is not None
+        context = InboundContext(self._back, None, None)
+        try:
+            await self._on_notify(context, notification.method, notification.params)
+        except Exception:
+            logger.exception("the handler of %s raised", one_line(notification.method))
 
     async def request(self, request: Request, asker: Asker) -> None:
         """Run the handler of a server's request and POST what it gave on the session that asked."""

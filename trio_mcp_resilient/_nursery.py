@@ -1,7 +1,7 @@
 """The hidden nursery: background tasks behind a context manager, one exception out.
 
-A nursery turns whatever leaves it into an `ExceptionGroup`. A user who never opened one must
-not meet one, so the group is taken apart again, by this policy:
+A nursery, or a task group of the SDK's, turns whatever leaves it into an `ExceptionGroup`. A user
+who never opened one must not meet one, so the group is taken apart again, by this policy:
 
 - `KeyboardInterrupt` and its like always win.
 - The body's own exception comes out as itself, with its context, also if it is a group:
@@ -14,48 +14,86 @@ not meet one, so the group is taken apart again, by this policy:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import NoReturn, cast
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Generic, NoReturn, TypeVar, cast
 
 import trio
 
+T = TypeVar("T")
 
-@asynccontextmanager
-async def open_hidden_nursery() -> AsyncGenerator[trio.Nursery, None]:
-    """Open a nursery that is cancelled when the body ends and never wraps what the body raises.
+
+class Hidden(Generic[T]):
+    """Something with a nursery in it, which never wraps what its block raises.
+
+    A class and no generator: every client holds some of these for as long as it lives.
+    """
+
+    __slots__ = ("_group",)
+
+    def __init__(self, group: AbstractAsyncContextManager[T, bool | None]) -> None:
+        self._group = group
+
+    async def __aenter__(self) -> T:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return await self._group.__aexit__(kind, raised, traceback)
+        except BaseExceptionGroup as group:
+            left = _take_apart(group, raised)
+        if left is not raised:
+            _raise_as_itself(left)
+        return False
+
+
+class _HiddenNursery(Hidden[trio.Nursery]):
+    __slots__ = ("_nursery",)
+
+    def __init__(self) -> None:
+        super().__init__(trio.open_nursery())
+
+    async def __aenter__(self) -> trio.Nursery:
+        self._nursery = await super().__aenter__()
+        return self._nursery
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        self._nursery.cancel_scope.cancel()
+        return await super().__aexit__(kind, raised, traceback)
+
+
+def open_hidden_nursery() -> AbstractAsyncContextManager[trio.Nursery, bool | None]:
+    """Open a nursery that is cancelled when the block ends and never wraps what the block raises.
 
     Checkpoints: the exit is one, and waits for the background tasks to end.
     """
-    raised: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            try:
-                yield nursery
-            except BaseException as error:
-                raised = error
-                raise
-            finally:
-                nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        _reraise(group, raised)
+    return _HiddenNursery()
 
 
-def _reraise(group: BaseExceptionGroup[BaseException], raised: BaseException | None) -> NoReturn:
+def _take_apart(group: BaseExceptionGroup[BaseException], raised: BaseException | None) -> BaseException:
+    """Return the one exception that comes out."""
     cancelled, real = _sort(group)
     fatal = [error for error in real if not isinstance(error, Exception)]
     others = [error for error in real if error is not raised]
     if fatal:
-        _raise_as_itself(fatal[0])
+        return fatal[0]
     if raised is not None and not isinstance(raised, trio.Cancelled):
         if others and raised.__context__ is None:
             raised.__context__ = BaseExceptionGroup("background tasks failed as well", others)
-        _raise_as_itself(raised)
+        return raised
     if len(others) == 1:
-        _raise_as_itself(others[0])
-    if others:
-        raise BaseExceptionGroup("background tasks failed", others)
-    _raise_as_itself(cancelled)
+        return others[0]
+    return BaseExceptionGroup("background tasks failed", others) if others else cancelled
 
 
 def _sort(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, list[BaseException]]:

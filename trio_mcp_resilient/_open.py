@@ -7,6 +7,7 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 import httpx2
@@ -33,7 +34,7 @@ from trio_mcp_resilient._events import StreamGap, Watcher
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._instruments import Instrument, Instruments
 from trio_mcp_resilient._judge import Detect
-from trio_mcp_resilient._nursery import open_hidden_nursery
+from trio_mcp_resilient._nursery import Hidden
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._schemas import is_affordable
 from trio_mcp_resilient._secrets import one_line
@@ -184,16 +185,15 @@ async def open_client(
     def adopt(generation: Generation) -> None:
         session.adopt(generation.session.negotiated)
         if generation.number > 1 and parts.dispatcher.state.tools is not None:
-            nursery.start_soon(_list_again, session)
+            parts.dispatcher.start_soon(partial(_list_again, session))
 
     async def on_gap() -> None:  # noqa: ASYNC910  # what it follows, an opening, is one
         parts.instruments.tell(StreamGap(parts.supervisor.number))
         if parts.dispatcher.state.tools is not None:
             await _list_again(session)
 
-    async with open_hidden_nursery() as nursery:
-        await nursery.start(_host, session)
-        nursery.start_soon(parts.supervisor.run)
+    # What runs behind the client is in the task group that the SDK's session has anyway.
+    async with Hidden(session):
         try:
             # How the SDK's session says who it is; what it agreed on it learns by `adopt`.
             await session.send_discover(LATEST_MODERN_VERSION)
@@ -231,17 +231,6 @@ class _Session(ClientSession):
                 await super().validate_tool_result(name, result)
         except (MCPError, ResilientError, trio.ClosedResourceError, RecursionError) as error:
             logger.warning("a result of %s was not validated: %s", name, one_line(str(error)))
-
-
-async def _host(session: ClientSession, task_status: trio.TaskStatus[None]) -> None:
-    """Keep the SDK's session entered, in a task of its own.
-
-    Its task group would wrap what the user's block raises in a group of its own, if the block
-    ran inside it.
-    """
-    async with session:
-        task_status.started()
-        await trio.sleep_forever()
 
 
 async def _list_again(session: ClientSession) -> None:  # noqa: ASYNC910  # a request is one, also when it fails

@@ -114,7 +114,6 @@ async def resilient_transport(
     async with open_hidden_nursery() as nursery:
         bridge = Bridge(parts.dispatcher, nursery, on_gap)
         nursery.start_soon(bridge.run)
-        nursery.start_soon(parts.supervisor.run)
         try:
             yield bridge.reader, bridge.writer
         finally:

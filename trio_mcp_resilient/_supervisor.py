@@ -29,7 +29,6 @@ from trio_mcp_resilient._flight import EndReason, GenerationEnd
 from trio_mcp_resilient._generation import Generation
 from trio_mcp_resilient._handshake import TryAgain
 from trio_mcp_resilient._instruments import Instruments
-from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._outcome import Fate, Notice
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Timeouts
@@ -171,7 +170,7 @@ class Supervisor:
             self._end(generation, GenerationEnd(EndReason.INVALIDATED))
 
     def close(self) -> None:
-        """Refuse new calls and wake those that wait. The generations part when `run` is cancelled."""
+        """Refuse new calls and wake those that wait. The generations part when their nursery is cancelled."""
         if self.state is State.CLOSED:
             return
         self._machine.move(State.CLOSED)
@@ -181,14 +180,17 @@ class Supervisor:
 
     # -- the task -----------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Make sessions until cancelled: whenever one is wanted, try until one stands or the budget ends."""
-        async with open_hidden_nursery() as nursery:
-            while True:
-                await self._wanted.wait()
-                self._wanted = trio.Event()
-                if self._series is not None:
-                    await self._recover(nursery, self._series)
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Make sessions until cancelled: whenever one is wanted, try until one stands or the budget ends.
+
+        Args:
+            nursery: where the generations live. Each ends by itself; all end when it is cancelled.
+        """
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._series is not None:
+                await self._recover(nursery, self._series)
 
     async def _recover(self, nursery: trio.Nursery, series: Series) -> None:
         await self._pace(series)
