@@ -42,7 +42,7 @@ from trio_mcp_resilient import (
 from trio_mcp_resilient._auth import LONG_AGO, credentials
 from trio_mcp_resilient._auth_flow import ANSWER_BYTES, ANSWER_SECONDS
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http import HttpxWire
+from trio_mcp_resilient._httpx_wire import HttpxWire
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient.testing import SeenRequest
 

@@ -42,7 +42,7 @@ from trio_mcp_resilient import (
 from trio_mcp_resilient._answers import (
     MAX_MESSAGE_BYTES,
 )
-from trio_mcp_resilient._http import MAX_REDIRECTS
+from trio_mcp_resilient._following import MAX_REDIRECTS
 from trio_mcp_resilient._listening import REOPEN
 from trio_mcp_resilient._resuming import FLOOR_SECONDS, PACE
 from trio_mcp_resilient._supervisor import FLAPPING_LOSSES, FLAPPING_SECONDS

@@ -13,8 +13,10 @@ from trio.testing import MockClock
 from tests.kit import add, open_server
 from trio_mcp_resilient import HandshakeFailed, RequestRefused, TrioHTTPTransport, open_client
 from trio_mcp_resilient._endpoint import Endpoint
-from trio_mcp_resilient._http import HttpxWire, PlainWire, wire_opener
+from trio_mcp_resilient._http import wire_opener
+from trio_mcp_resilient._httpx_wire import HttpxWire
 from trio_mcp_resilient._patience import Patience
+from trio_mcp_resilient._plain_wire import PlainWire
 
 
 class Bearer(httpx.Auth):

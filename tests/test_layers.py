@@ -63,6 +63,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_auth",
         "_cookies",
         "_inflating",
+        "_following",
+        "_plain_wire",
+        "_httpx_wire",
         "_http",
     ),
     "one session": (
@@ -151,11 +154,13 @@ ALLOWED: dict[str, set[str]] = {
     "time": set(),
     # The SDK's seam is typed with anyio's names; nothing else needs them.
     "anyio": {"_dispatcher", "_inbound", "_sdk_streams"},
-    # One place translates httpx's names, one is a transport for it, others have them in a signature.
+    # One place translates httpx's names, one makes its client, one is a transport for it; others have them
+    # in a signature.
     "httpx": {
         "_cookies",
         "_http",
         "_httpx_transport",
+        "_httpx_wire",
         "_pool_client",
         "_pool_options",
         "_pool",

@@ -27,7 +27,7 @@ from trio_mcp_resilient import (
     State,
     open_client,
 )
-from trio_mcp_resilient._http import PlainWire
+from trio_mcp_resilient._plain_wire import PlainWire
 from trio_mcp_resilient.testing import DIALECTS, ScriptedServer
 
 

@@ -38,7 +38,7 @@ from trio_mcp_resilient import (
 from trio_mcp_resilient._answers import (
     MAX_EVENT_ID_BYTES,
 )
-from trio_mcp_resilient._http import HttpxWire
+from trio_mcp_resilient._httpx_wire import HttpxWire
 from trio_mcp_resilient._session import MAX_SESSION_ID_BYTES
 from trio_mcp_resilient._wire import HookFailed
 

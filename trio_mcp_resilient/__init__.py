@@ -8,7 +8,8 @@ The package from the ground up; every module imports only what stands above it h
 - sans-IO: `_jsonrpc`, `_sse`, `_wording`, `_body`, `_detector`, `_sdk_errors`, `_eras`, `_judge`,
   `_envelope`, `_session`, `_restoring`, `_validating`, `_schemas`
 - HTTP: `_http_errors`, `_dial`, `_http_messages`, `_http11`, `_spares`, `_connections`, `_httpx_transport`,
-  `_patience`, `_auth_words`, `_auth_flow`, `_auth`, `_cookies`, `_inflating`, `_http`
+  `_patience`, `_auth_words`, `_auth_flow`, `_auth`, `_cookies`, `_inflating`, `_following`, `_plain_wire`,
+  `_httpx_wire`, `_http`
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
   `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
 - whoever watches: `_instruments`, `_instrument_logging`, `otel`

@@ -7,7 +7,7 @@ its error and into its log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -41,7 +41,7 @@ def said_of(error: Exception) -> str:
 
 
 @contextmanager
-def unquoted() -> Iterator[None]:
+def unquoted() -> Generator[None]:
     """Let the SDK's logger quote nothing, while the block runs and for this task alone."""
     token = _driven.set(True)
     try:

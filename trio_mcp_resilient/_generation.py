@@ -79,7 +79,7 @@ class Generation:
         self._around = around
         self._flights: dict[RequestId, Flight] = {}
         self._condemned = trio.Event()
-        self._idle = trio.Event()
+        self._drained: trio.Event | None = None
         self._pacing = Pacing()
         self._standing: list[trio.CancelScope] = []
         self._last_used = 0.0
@@ -128,10 +128,13 @@ class Generation:
                     await self._connect(wire)
                     self._last_used = trio.current_time()
                     task_status.started(self)
+                    # It would keep the nursery of this start for as long as the session stands.
+                    del task_status
                     self._attend()
                     await wire.tend(self._condemned.wait)
                     if self._flights:
-                        await self._idle.wait()
+                        self._drained = trio.Event()
+                        await self._drained.wait()
                 finally:
                     # Inside the nursery: from here on nobody starts anything in it any more.
                     self._over = True
@@ -252,8 +255,8 @@ class Generation:
             flight.close()
             del self._flights[key]
             self._last_used = trio.current_time()
-            if self.end is not None and not self._flights:
-                self._idle.set()
+            if self._drained is not None and not self._flights:
+                self._drained.set()
 
     async def probe(self) -> Outcome:
         """Ask whether what the handshake agreed on still stands: by ping, or by discovering again."""

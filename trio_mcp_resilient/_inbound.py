@@ -9,7 +9,6 @@ in the nursery of the generation that asked.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Mapping
 from contextvars import Context, copy_context
 from typing import Any, Protocol
@@ -109,7 +108,8 @@ class Inbound:
         self._intercept: OnNotifyIntercept | None = None
         self._nursery: trio.Nursery | None = None
         self._context: Context
-        self._waiting: deque[Notification] = deque()
+        # A list, since a deque takes half a KiB before there is anything in it.
+        self._waiting: list[Notification] = []
         self._bytes = 0
         self._handing_over = False
         self.dropped: int = 0
@@ -154,7 +154,7 @@ class Inbound:
         while self._waiting and (
             len(self._waiting) >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES
         ):
-            self._bytes -= self._waiting.popleft().size
+            self._bytes -= self._waiting.pop(0).size
             self.dropped += 1
             if is_milestone(self.dropped):
                 logger.warning("%d notifications dropped, for a handler is too slow", self.dropped)
@@ -164,7 +164,7 @@ class Inbound:
         try:
             while self._waiting:
                 await trio.lowlevel.checkpoint()
-                await self._hand_over_one(self._waiting.popleft())
+                await self._hand_over_one(self._waiting.pop(0))
         finally:
             self._handing_over = False
 

@@ -7,7 +7,6 @@ costs a session.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -61,7 +60,7 @@ class Instruments:
 
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     tracers: tuple[RequestInstrument, ...] = ()
-    _untold: deque[Event] = field(default_factory=deque[Event])
+    _untold: list[Event] = field(default_factory=list[Event])
 
     @classmethod
     def of(cls, on_event: Watcher | None, instruments: Sequence[Instrument]) -> Instruments:
@@ -87,7 +86,7 @@ class Instruments:
             while self._untold:
                 for watcher in tuple(self.watchers):
                     watcher(self._untold[0])
-                self._untold.popleft()
+                self._untold.pop(0)
         finally:
             # Only a KeyboardInterrupt or the like leaves any.
             self._untold.clear()

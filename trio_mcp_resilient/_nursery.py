@@ -44,7 +44,7 @@ class Hidden(Generic[T]):
         traceback: TracebackType | None,
     ) -> bool | None:
         try:
-            return await self._group.__aexit__(kind, raised, traceback)
+            return await self._group.__aexit__(kind, raised, traceback)  # noqa: ASYNC102  # a nursery's own
         except BaseExceptionGroup as group:
             left = _take_apart(group, raised)
         if left is not raised:
@@ -69,7 +69,7 @@ class _HiddenNursery(Hidden[trio.Nursery]):
         traceback: TracebackType | None,
     ) -> bool | None:
         self._nursery.cancel_scope.cancel()
-        return await super().__aexit__(kind, raised, traceback)
+        return await super().__aexit__(kind, raised, traceback)  # noqa: ASYNC102  # as above
 
 
 def open_hidden_nursery() -> AbstractAsyncContextManager[trio.Nursery, bool | None]:

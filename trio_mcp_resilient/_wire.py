@@ -1,6 +1,6 @@
 """What a generation asks of HTTP: one exchange, and how far a failed one got.
 
-Sans-IO words only. `_connections` and `_http` are the two implementations; everything
+Sans-IO words only. `_plain_wire` and `_httpx_wire` are the two implementations; everything
 above them speaks in these terms and never in an HTTP library's.
 """
 

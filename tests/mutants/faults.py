@@ -318,7 +318,8 @@ MUTANTS = (
     Mutant(
         "the end does not wait for the calls in flight",
         "generation",
-        "                    if self._flights:\n                        await self._idle.wait()\n",
+        "                    if self._flights:\n                        self._drained = trio.Event()\n"
+        "                        await self._drained.wait()\n",
         "",
         "recovery lifetime",
     ),
@@ -577,7 +578,7 @@ MUTANTS = (
     ),
     Mutant(
         "a flow's own requests carry the endpoint's cookies",
-        "http",
+        "plain_wire",
         "if self._cookies is not None and not request.bare:",
         "if self._cookies is not None:",
         "auth",
@@ -858,8 +859,8 @@ MUTANTS = (
     Mutant(
         "a handler that raises ends all notifications",
         "inbound",
-        "        except Exception:\n            logger.exception(\"the handler",
-        "        except ZeroDivisionError:\n            logger.exception(\"the handler",
+        '        except Exception:\n            logger.exception("the handler',
+        '        except ZeroDivisionError:\n            logger.exception("the handler',
         "inbound",
     ),
     # -- for people ----------------------------------------------------------------------------------
@@ -1089,7 +1090,7 @@ MUTANTS = (
     ),
     Mutant(
         "the SDK's transport of the application inflates",
-        "http",
+        "httpx_wire",
         "self._response.aiter_raw()",
         "self._response.aiter_bytes()",
         "bombs",
@@ -1138,7 +1139,7 @@ MUTANTS = (
     ),
     Mutant(
         "an application's client sends what it is given",
-        "http",
+        "httpx_wire",
         'for byte in b"\\r\\n\\0"):',
         'for byte in b""):',
         "smuggling",
