@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from types import TracebackType
@@ -30,7 +31,7 @@ a server cannot make the client grow. Whatever else is put is one message for ea
 and those are bounded."""
 
 
-class _Stream:
+class _Stream(ABC):
     """What both streams are: context managers that close themselves."""
 
     async def aclose(self) -> None:
@@ -38,9 +39,9 @@ class _Stream:
         self.close()
         await trio.lowlevel.checkpoint()
 
+    @abstractmethod
     def close(self) -> None:
         """Close the stream, without waiting."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()

@@ -49,7 +49,7 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=5,
+    rounds=7,
     calls={1: 200, 20: 200, 100: 300, 500: 500},
     rescued=(1, 100, 1000, 5000),
     widths=(1, 20, 100, 1000),
@@ -123,24 +123,27 @@ class Bench:
                 )
                 for name in self.peers
             }
-            table: dict[int, Any] = {}
-            for concurrency, calls in self.plan.calls.items():
-                self._say(f"  {mode}, {concurrency} at a time")
-                table[concurrency] = self._rounds(workers, f"{calls} {concurrency}")
-            return table
+            rounds: dict[int, dict[str, list[dict[str, Any]]]] = {
+                concurrency: {name: [] for name in workers} for concurrency in self.plan.calls
+            }
+            for number in range(self.plan.rounds):
+                self._say(f"  {mode}, round {number + 1} of {self.plan.rounds}")
+                for concurrency, found in rounds.items():
+                    self._round(workers, concurrency, found)
+        return {
+            concurrency: {name: medians(each) for name, each in found.items()}
+            for concurrency, found in rounds.items()
+        }
 
-    def _rounds(self, workers: Mapping[str, Process], line: str) -> dict[str, Any]:
-        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
-        slow: set[str] = set()
-        for _ in range(self.plan.rounds):
-            for name, worker in workers.items():
-                if name in slow:
-                    continue
-                began = time.monotonic()
-                rounds[name].append(worker.ask(line))
-                if time.monotonic() - began > PATIENCE_SECONDS:
-                    slow.add(name)
-        return {name: medians(each) for name, each in rounds.items()}
+    def _round(
+        self, workers: Mapping[str, Process], concurrency: int, found: dict[str, list[dict[str, Any]]]
+    ) -> None:
+        for name, worker in workers.items():
+            if found[name] and found[name][-1]["took"] > PATIENCE_SECONDS:
+                continue
+            began = time.monotonic()
+            answer = worker.ask(f"{self.plan.calls[concurrency]} {concurrency}")
+            found[name].append({**answer, "took": time.monotonic() - began})
 
     def rescue(self) -> dict[str, Any]:
         """From the loss until everybody has an answer."""
