@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -51,10 +52,14 @@ async def test_a_connection_that_is_not_had_sent_nothing(error: Exception) -> No
     assert connections.statistics() == ConnectionStatistics(0, 0, 0, 0, 0, 0)
 
 
-async def test_connects_over_tcp_and_says_why_it_could_not() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+async def test_connects_over_tcp_and_says_why_it_could_not(host: str) -> None:
+    try:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1" if host == "localhost" else host)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
     port = listener.socket.getsockname()[1]
-    endpoint = Endpoint.parse(f"http://127.0.0.1:{port}/mcp")
+    endpoint = Endpoint.parse(f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp")
     connections = Connections()
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -66,9 +71,38 @@ async def test_connects_over_tcp_and_says_why_it_could_not() -> None:
             assert await call(connections, endpoint) == JSON
         assert connections.statistics().opened == 1
         nursery.cancel_scope.cancel()
-    with pytest.raises(WireError, match=rf"cannot connect to 127.0.0.1:{port}: .*refused") as caught:
+    with pytest.raises(WireError, match=rf"cannot connect to {host}:{port}: .*refused") as caught:
         await call(connections, endpoint)
     assert caught.value.stage is Stage.NOT_CONNECTED
+
+
+class Sockets(trio.abc.SocketFactory):
+    """Sockets that never connect."""
+
+    def __init__(self) -> None:
+        self.made: list[Sockets.Socket] = []
+
+    class Socket:
+        closed = False
+
+        async def connect(self, address: object) -> None:
+            await trio.sleep_forever()
+
+        def close(self) -> None:
+            self.closed = True
+
+    def socket(self, *kind: object) -> Any:
+        self.made.append(self.Socket())
+        return self.made[-1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_a_connection_given_up_while_it_is_made_is_closed(host: str, autojump_clock: Clock) -> None:
+    sockets = Sockets()
+    trio.socket.set_custom_socket_factory(sockets)
+    with pytest.raises(TimedOut):
+        await call(Connections(), Endpoint.parse(f"http://{host}/mcp"))
+    assert [made.closed for made in sockets.made] == [True]
 
 
 async def test_connecting_is_bounded(autojump_clock: Clock) -> None:

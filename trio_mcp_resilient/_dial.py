@@ -8,6 +8,7 @@ something has arrived, and to know that both also work under TLS.
 from __future__ import annotations
 
 import functools
+import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
@@ -56,7 +57,7 @@ async def dial(
     Cancellation: nothing stays open. Checkpoint: yes.
     """
     try:
-        raw = await (connect or trio.open_tcp_stream)(host, port)
+        raw = await (connect or _connect_tcp)(host, port)
     except (OSError, UnicodeError, trio.TooSlowError, *STREAM_ERRORS) as error:
         # UnicodeError is how the resolver says that a host name has an impossible label.
         raise WireError(Stage.NOT_CONNECTED, f"cannot connect to {host}:{port}: {_why(error)}") from error
@@ -73,6 +74,28 @@ async def dial(
         for close in closers:
             close()
         raise
+
+
+async def _connect_tcp(host: str, port: int) -> trio.abc.Stream:
+    """Connect to a name by happy eyeballs; an address has nothing to resolve and no rival to race."""
+    if not _is_address(host):
+        return await trio.open_tcp_stream(host, port)
+    plain = trio.socket.socket(trio.socket.AF_INET6 if ":" in host else trio.socket.AF_INET)
+    try:
+        await plain.connect((host, port))
+    except BaseException:
+        plain.close()
+        raise
+    return trio.SocketStream(plain)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is an address, and a whole one: one with a zone is left to the resolver."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
 
 
 async def _with_tls(

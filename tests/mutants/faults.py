@@ -857,6 +857,13 @@ MUTANTS = (
         "inbound",
     ),
     Mutant(
+        "a connection given up while it is made stays open",
+        "dial",
+        "        plain.close()\n",
+        "        pass\n",
+        "dial",
+    ),
+    Mutant(
         "a handler that raises ends all notifications",
         "inbound",
         '        except Exception:\n            logger.exception("the handler',
