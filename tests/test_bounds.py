@@ -51,11 +51,11 @@ from trio_mcp_resilient._answers import (
 )
 from trio_mcp_resilient._connections import Connections
 from trio_mcp_resilient._cookies import MAX_COOKIE_BYTES, MAX_COOKIES
-from trio_mcp_resilient._dispatcher import MAX_PAGES
 from trio_mcp_resilient._inbound import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES
 from trio_mcp_resilient._jsonrpc import MAX_BATCH, MAX_ID_CHARS, InvalidMessage, Message, decode
 from trio_mcp_resilient._restoring import MAX_TOOL_NAME, MAX_TOOLS, SessionState
 from trio_mcp_resilient._router import MAX_HANDLERS
+from trio_mcp_resilient._sending import MAX_PAGES
 from trio_mcp_resilient._spares import MAX_ENDING
 
 # Growing: one answer.

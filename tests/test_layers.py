@@ -84,7 +84,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "_generation",
     ),
     "whoever watches": ("_instruments", "_instrument_logging", "otel"),
-    "all of them": ("_series", "_succession", "_supervisor", "_call", "_dispatcher", "_assembly"),
+    "all of them": ("_series", "_succession", "_supervisor", "_call", "_sending", "_dispatcher", "_assembly"),
     "what people hold": (
         "_rounds",
         "_subscription",

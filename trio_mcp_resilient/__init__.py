@@ -13,7 +13,7 @@ The package from the ground up; every module imports only what stands above it h
 - one session: `_nursery`, `_answers`, `_handshake`, `_discovery`, `_negotiation`, `_flight`, `_pacing`,
   `_exchange`, `_listening`, `_resuming`, `_inbound`, `_router`, `_generation`
 - whoever watches: `_instruments`, `_instrument_logging`, `otel`
-- all of them: `_series`, `_succession`, `_supervisor`, `_call`, `_dispatcher`, `_assembly`
+- all of them: `_series`, `_succession`, `_supervisor`, `_call`, `_sending`, `_dispatcher`, `_assembly`
 - what people hold: `_rounds`, `_subscription`, `_client`, `_open`
 - for people who hold the SDK's client: `_sdk_streams`, `_greeting`, `_relistening`, `_bridge`,
   `_sdk_transport`

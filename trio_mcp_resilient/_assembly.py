@@ -25,6 +25,7 @@ from trio_mcp_resilient._instruments import Instruments
 from trio_mcp_resilient._judge import Detect, Judge
 from trio_mcp_resilient._patience import Patience
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
+from trio_mcp_resilient._sending import Sending
 from trio_mcp_resilient._statistics import Counters
 from trio_mcp_resilient._supervisor import Supervisor
 
@@ -78,14 +79,11 @@ def assemble(
         )
     endpoint = Endpoint.parse(url)
     counters = Counters()
+    sending = Sending(
+        resend=resend, backoff=backoff, timeouts=timeouts, counters=counters, instruments=instruments
+    )
     dispatcher = ResilientDispatcher(
-        resend=resend,
-        call_keys=call_keys,
-        backoff=backoff,
-        timeouts=timeouts,
-        counters=counters,
-        instruments=instruments,
-        log_level=log_level,
+        sending, call_keys=call_keys, counters=counters, instruments=instruments, log_level=log_level
     )
     patience = Patience()
     around = Surroundings(
@@ -102,7 +100,7 @@ def assemble(
         ),
         timeouts=timeouts,
         inbound=dispatcher.inbound,
-        next_id=dispatcher.next_id,
+        next_id=sending.next_id,
         judge=Judge(detect),
         report=lambda generation, notice, evidence: supervisor.report(generation, notice, evidence),
         on_gap=lambda number: instruments.tell(StreamGap(number)),
@@ -110,7 +108,7 @@ def assemble(
         mode=mode,
         patience=patience,
     )
-    supervisor = dispatcher.supervisor = Supervisor(
+    supervisor = sending.supervisor = Supervisor(
         endpoint,
         lambda number: Generation(number, dispatcher.introduction, around),
         name=name or str(endpoint),

@@ -33,13 +33,14 @@ from mcp_types import (
 )
 
 from trio_mcp_resilient._discovery import DISCOVER
-from trio_mcp_resilient._dispatcher import MAX_PAGES, ResilientDispatcher
+from trio_mcp_resilient._dispatcher import ResilientDispatcher
 from trio_mcp_resilient._errors import ResilientError, as_error_data
 from trio_mcp_resilient._generation import LISTEN
 from trio_mcp_resilient._greeting import Greeting
 from trio_mcp_resilient._relistening import Relistening
 from trio_mcp_resilient._sdk_streams import ReadStream, WriteStream
 from trio_mcp_resilient._secrets import one_line
+from trio_mcp_resilient._sending import MAX_PAGES
 from trio_mcp_resilient._supervisor import in_background
 from trio_mcp_resilient._validating import Validating
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from trio_mcp_resilient._cli_options import Target
 from trio_mcp_resilient._cli_output import BadAnswer, Data, NoAnswer
 from trio_mcp_resilient._client import Client
-from trio_mcp_resilient._dispatcher import MAX_PAGES
+from trio_mcp_resilient._sending import MAX_PAGES
 
 Use = Callable[[Client], Awaitable[Data]]
 

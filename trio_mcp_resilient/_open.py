@@ -27,7 +27,6 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from trio_mcp_resilient._assembly import assemble
 from trio_mcp_resilient._client import Client
 from trio_mcp_resilient._dial import Connect
-from trio_mcp_resilient._dispatcher import MAX_PAGES
 from trio_mcp_resilient._eras import Mode
 from trio_mcp_resilient._errors import ResilientError
 from trio_mcp_resilient._events import StreamGap, Watcher
@@ -38,6 +37,7 @@ from trio_mcp_resilient._nursery import Hidden
 from trio_mcp_resilient._policy import Backoff, Resend, Timeouts
 from trio_mcp_resilient._schemas import is_affordable
 from trio_mcp_resilient._secrets import one_line
+from trio_mcp_resilient._sending import MAX_PAGES
 from trio_mcp_resilient._supervisor import in_background
 
 logger = logging.getLogger("trio_mcp_resilient")

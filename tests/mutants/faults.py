@@ -22,13 +22,13 @@ MUTANTS = (
     # -- at most once, at most twice -----------------------------------------------------------
     Mutant(
         "resend what may have run",
-        "dispatcher",
+        "sending",
         "if call.method in HARMLESS or policy is Resend.ALWAYS:\n            return True",
         "return True",
     ),
     Mutant(
         "resend until it works",
-        "dispatcher",
+        "sending",
         """        if outcome.result is None and self._may_resend(call, outcome):
             generation""",
         """        while outcome.result is None and self._may_resend(call, outcome):
@@ -38,26 +38,26 @@ MUTANTS = (
     ),
     Mutant(
         "resend on the session that was lost",
-        "dispatcher",
+        "sending",
         "            generation = await self._next_chance(call, outcome)",
         "            await self._next_chance(call, outcome)",
     ),
     Mutant(
         "never means sometimes",
-        "dispatcher",
+        "sending",
         "        if policy is Resend.NEVER:\n            return False\n",
         "",
     ),
     Mutant(
         "every tool is idempotent",
-        "dispatcher",
+        "sending",
         "policy is Resend.IDEMPOTENT and self.state.may_repeat(call.tool)",
         "policy is Resend.IDEMPOTENT",
     ),
     Mutant("callbacks inherit the policy", "call", "resend_override.set(None)", "pass", "found_by_hand"),
     Mutant(
         "what is set on a session that has ended is not set again",
-        "dispatcher",
+        "sending",
         "if call.method not in SETTINGS or generation.end is None:",
         "if True:",
         "found_by_hand",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "the second attempt unsays the first",
-        "dispatcher",
+        "sending",
         "first.fate is Fate.UNKNOWN and says",
         "False and says",
         "found_by_simulation",
@@ -117,10 +117,10 @@ MUTANTS = (
         "await super().validate_tool_result(name, result)\n        except (ZeroDivisionError,",
         "found_by_simulation",
     ),
-    Mutant("attempts are not counted", "dispatcher", "        call.posts += outcome.begun\n", ""),
+    Mutant("attempts are not counted", "sending", "        call.posts += outcome.begun\n", ""),
     Mutant(
         "resends are not counted",
-        "dispatcher",
+        "sending",
         "            self._counters.resends += 1\n",
         "",
         "recovery events",
@@ -142,14 +142,14 @@ MUTANTS = (
     ),
     Mutant(
         "request ids come again",
-        "dispatcher",
+        "sending",
         "        return minted\n",
         "        return minted % 5 + 1\n",
         "recovery",
     ),
     Mutant(
         "a chosen id is minted for another",
-        "dispatcher",
+        "sending",
         "        while minted in self._insisted:\n            minted = next(self._ids)\n",
         "",
         "found_by_suites",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "a mismatch is sent again though nothing was missing",
-        "dispatcher",
+        "sending",
         "if self._parameter_headers(call) == call.mirrored:",
         "if False:",
         "found_by_suites",
@@ -527,7 +527,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was held back counts as sent",
-        "dispatcher",
+        "sending",
         "        if not outcome.begun:\n            # Its",
         "        if False:\n            # Its",
         "pacing",

@@ -87,7 +87,7 @@ class _Client:
             async with open_client(URL, connect=connect, mode="legacy") as client:
                 # It has no public name, and is what the test is about.
                 self._dispatcher = client.session._dispatcher  # type: ignore[assignment]
-                self._dispatcher.inbound.attach(on_request, on_notify, intercept)
+                self._dispatcher.inbound.attach(on_request, on_notify, intercept, nursery)
                 await self._server.heard_from.wait()
                 task_status.started()
                 await trio.sleep_forever()
