@@ -716,14 +716,31 @@ async def test_a_whole_life_tells_no_secret(
 
 
 async def test_the_sdks_logger_stays_as_it_is_for_others(caplog: pytest.LogCaptureFixture) -> None:
-    async with open_guarded() as guarded, logged_in(guarded, guarded.provider()):
+    logger = logging.getLogger("mcp.client.auth.oauth2")
+
+    async def log() -> None:
+        await trio.lowlevel.checkpoint()
         try:
             raise OAuthTokenError("Token exchange failed (400): not for others")
         except OAuthTokenError:
-            logging.getLogger("mcp.client.auth.oauth2").exception("flow %s", "error")
-    [record] = [record for record in caplog.records if record.name == "mcp.client.auth.oauth2"]
-    assert record.exc_info is not None
-    assert record.getMessage() == "flow error"
+            logger.exception("flow %s", "error")
+
+    async with open_guarded() as guarded, trio.open_nursery() as nursery:
+        provider = guarded.provider()
+        asks = provider.context.redirect_handler
+        assert asks is not None
+
+        async def asks_and_starts_something(url: str) -> None:
+            nursery.start_soon(log)
+            nursery.start_soon(trio.to_thread.run_sync, logger.warning, "in a thread")
+            await asks(url)
+
+        provider.context.redirect_handler = asks_and_starts_something
+        async with logged_in(guarded, provider):
+            await log()
+    records = [record for record in caplog.records if record.name == logger.name]
+    assert sorted(record.getMessage() for record in records) == ["flow error", "flow error", "in a thread"]
+    assert all(record.exc_info for record in records if record.getMessage() == "flow error")
 
 
 # -- other flows ------------------------------------------------------------------------------

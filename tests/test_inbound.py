@@ -15,6 +15,7 @@ from mcp_types import INTERNAL_ERROR
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.kit import open_pair, text
+from trio_mcp_resilient import State
 from trio_mcp_resilient._inbound import Inbound
 from trio_mcp_resilient._jsonrpc import Notification
 from trio_mcp_resilient.testing import RpcError, ToolContext
@@ -159,3 +160,29 @@ async def test_what_comes_when_the_client_is_closed_is_dropped() -> None:
     assert await told.hear("a") == ["a"]
     told.inbound.notification(Notification("after"))
     assert await told.hear() == ["a"]
+
+
+async def test_a_request_does_not_overtake_the_notification_before_it(autojump_clock: MockClock) -> None:
+    order: list[str] = []
+
+    async def log(params: types.LoggingMessageNotificationParams) -> None:
+        order.append("notification")
+        await trio.lowlevel.checkpoint()
+
+    async def roots(context: ClientRequestContext) -> types.ListRootsResult:
+        order.append("request")
+        await trio.lowlevel.checkpoint()
+        return ROOTS
+
+    for _ in range(10):
+        # Of clients, since the first notification of each begins the task that hands them over.
+        async with open_pair(logging_callback=log, list_roots_callback=roots) as (server, client):
+            session = await server.listening()
+            await wait_all_tasks_blocked()
+            for number in range(3):
+                server.notify("notifications/message", {"level": "info", "data": number}, session=session)
+                assert session.standalone is not None
+                session.standalone.send({"jsonrpc": "2.0", "id": f"r{number}", "method": "roots/list"})
+                await wait_all_tasks_blocked()
+            assert client.state is State.READY
+    assert order == ["notification", "request"] * 30

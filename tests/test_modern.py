@@ -466,6 +466,27 @@ async def test_changes_are_told_as_they_happen(autojump_clock: MockClock) -> Non
     assert server.client_faults == {}
 
 
+async def test_a_subscription_that_outlives_the_client_says_that_it_is_closed(
+    autojump_clock: MockClock,
+) -> None:
+    async def listen(client: Client, task_status: trio.TaskStatus[None]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            async with client.listen(tools_list_changed=True) as heard:
+                task_status.started()
+                await anext(heard)
+
+    async with open_server(era="modern") as server, trio.open_nursery() as nursery:
+        async with open_client(server.url, connect=server.connect) as client:
+            await nursery.start(listen, client)
+        closed = trio.current_time()
+        with pytest.raises(trio.ClosedResourceError):
+            async with client.listen(tools_list_changed=True):
+                pass
+        while nursery.child_tasks:
+            await trio.lowlevel.checkpoint()
+        assert trio.current_time() == closed
+
+
 async def test_silence_is_no_sign_of_a_cut(autojump_clock: MockClock) -> None:
     async with open_pair("modern", read_timeout=10) as (server, client):
         server.ping_interval = 10_000

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import anyio
 import pytest
@@ -134,3 +137,66 @@ async def test_the_bodys_traceback_is_the_bodys_own() -> None:
         async with open_hidden_nursery():
             raise KeyError
     assert depth(caught.value) == depth(plain.value)
+
+
+async def test_a_group_that_lost_its_cancellation_is_still_the_bodys_own() -> None:
+    """Trio takes cancellation out of whatever passes a cancelled scope, and copies the groups for that."""
+
+    async def fail_together() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail, ValueError())
+            nursery.start_soon(trio.sleep_forever)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await fail_together()
+    assert caught.value.__context__ is None
+    assert [type(error) for error in caught.value.exceptions] == [ValueError]
+
+
+async def test_a_group_with_an_interrupt_in_it_comes_out_as_it_was_raised() -> None:
+    class Mine(BaseExceptionGroup[BaseException]):
+        pass
+
+    group = Mine("mine", [KeyboardInterrupt(), ValueError()])
+    with pytest.raises(Mine) as caught:
+        async with open_hidden_nursery():
+            raise group
+    assert caught.value is group
+
+
+@pytest.mark.parametrize("hidden", [open_hidden_nursery, lambda: Hidden(anyio.create_task_group())])
+async def test_a_cancellation_says_why_on_the_other_side_too(
+    hidden: Callable[[], AbstractAsyncContextManager[Any]],
+) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel(reason="enough")
+        with pytest.raises(trio.Cancelled, match="enough") as caught:
+            async with hidden():
+                try:
+                    await trio.lowlevel.checkpoint()
+                except trio.Cancelled as error:
+                    raised = error
+                    raise
+        assert caught.value is raised
+        raise caught.value
+
+
+async def test_a_group_of_cancellation_is_left_alone() -> None:
+    async def sleep_together() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with Hidden(anyio.create_task_group()):
+                try:
+                    await sleep_together()
+                except BaseExceptionGroup as error:
+                    raised = error
+                    raise
+        assert caught.value is raised
+        raise caught.value

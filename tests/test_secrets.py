@@ -20,8 +20,11 @@ from trio.testing import MockClock
 from tests.kit import STEADY, add, open_server
 from tests.test_endings import CALL, ENDINGS
 from trio_mcp_resilient import Event, Resend, open_client, resilient_transport
+from trio_mcp_resilient._secrets import one_line, redact
 from trio_mcp_resilient.testing import DIALECTS, ScriptedServer
 
+LONG = 800_000
+"""Characters that take minutes if the time grows as their square, and a moment if it does not."""
 TOKEN = "t0ken-5ecret-of-the-application"
 KEY = "k3y-5ecret-in-a-header"
 QUERY = "qu3ry-5ecret"
@@ -144,3 +147,13 @@ async def test_the_streams_of_the_sdk_tell_no_secret(
                         emitted.show(error)
                 await trio.sleep(1)
         assert_no_secret(emitted, server)
+
+
+@pytest.mark.parametrize(
+    "words", ["session:", "session=", "session   ", "not found:", "token ", "a1-", "bearer "]
+)
+def test_to_look_through_a_long_text_takes_no_longer_than_it_is(words: str) -> None:
+    text = words * (LONG // len(words))
+    assert len(redact(text)) <= len(text)
+    assert len(redact(words.strip() + " " * LONG)) <= LONG + len(words)
+    assert len(one_line(text)) <= 200

@@ -77,7 +77,8 @@ class Run:
 
     async def aclose(self) -> None:
         """End the flow, and so give back the lock it may hold. Works in a cancelled scope."""
-        await self._flow.aclose()
+        with unquoted():
+            await self._flow.aclose()
 
     async def _ask(self, told: httpx2.Response) -> httpx2.Request:
         """Let the flow go on after a challenge, when it may have to ask somebody to log in."""

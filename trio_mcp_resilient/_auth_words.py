@@ -1,7 +1,7 @@
-"""What may be said of an OAuth flow of the SDK's: nothing that it quotes of an answer.
+"""What may be said of an OAuth flow of the SDK's: no token of an answer that it quotes.
 
-An answer of an authorization server has tokens in it. A flow that fails over one puts it, whole, into
-its error and into its log.
+A flow that fails over an answer of an authorization server puts it, whole, into its error and into
+its log.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from trio_mcp_resilient._secrets import redact
+import trio
+
+from trio_mcp_resilient._secrets import one_line
 
 SDK_LOGGER = "mcp.client.auth"
 
-_driven: ContextVar[bool] = ContextVar("driven", default=False)
+MAX_CHARS = 1000
+"""How much of its words is kept: an answer may be a megabyte."""
+
+_driving: ContextVar[trio.lowlevel.Task | None] = ContextVar("driving", default=None)
+"""The task that drives a flow. What the flow's handlers start inherits this, and is another task."""
 
 
 def without_secrets(error: Exception) -> Exception:
-    """Return an error of the SDK's without what it quotes.
+    """Return an error of the SDK's without the tokens that it quotes.
 
     What the application's own handlers raise is the application's, and passes as it is.
     """
@@ -30,24 +36,24 @@ def without_secrets(error: Exception) -> Exception:
         return OAuthFlowError(f"an answer of the authorization server is no valid {error.title}")
     for kind in (OAuthTokenError, OAuthRegistrationError, OAuthFlowError):
         if isinstance(error, kind):
-            return kind(redact(str(error)))
+            return kind(one_line(str(error), MAX_CHARS))
     return error
 
 
 def said_of(error: Exception) -> str:
     """Return an error's kind and words, without secrets."""
     error = without_secrets(error)
-    return f"{type(error).__name__}: {redact(str(error))}"
+    return f"{type(error).__name__}: {one_line(str(error), MAX_CHARS)}"
 
 
 @contextmanager
 def unquoted() -> Generator[None]:
-    """Let the SDK's logger quote nothing, while the block runs and for this task alone."""
-    token = _driven.set(True)
+    """Let the SDK's logger quote no tokens, while the block runs and for this task alone."""
+    token = _driving.set(trio.lowlevel.current_task())
     try:
         yield
     finally:
-        _driven.reset(token)
+        _driving.reset(token)
 
 
 def watch_the_sdk() -> None:
@@ -58,9 +64,18 @@ def watch_the_sdk() -> None:
             logging.getLogger(name).addFilter(_take_quotes_out)
 
 
+def _drives_here() -> bool:
+    try:
+        return _driving.get() is trio.lowlevel.current_task()
+    except RuntimeError:
+        # A thread of a handler's, which inherits the variable as well.
+        return False
+
+
 def _take_quotes_out(record: logging.LogRecord) -> bool:
-    if _driven.get():
-        said, error = redact(record.getMessage()), record.exc_info[1] if record.exc_info else None
+    if _drives_here():
+        said = one_line(record.getMessage(), MAX_CHARS)
+        error = record.exc_info[1] if record.exc_info else None
         record.msg = f"{said}: {said_of(error)}" if isinstance(error, Exception) else said
         # A traceback ends in the words of its error, and of those that it came from.
         record.args, record.exc_info, record.exc_text = (), None, None

@@ -375,7 +375,7 @@ class Client:
             resources_list_changed=resources_list_changed,
             resource_subscriptions=tuple(resource_subscriptions),
         )
-        return subscribe(self._session, wanted, self._on_gap)
+        return subscribe(self._session, wanted, self._on_gap, lambda: self.state is State.CLOSED)
 
 
 def counters_of(client: Client) -> Counters:

@@ -1,6 +1,6 @@
 """An endpoint through an `httpx.AsyncClient`, and httpx's words translated to ours.
 
-This module and `_httpx_transport` are the only ones that deal in what httpx calls things.
+Beside `_httpx_transport` this is the only module that deals in what httpx calls things.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the server sends of its own accord: notifications, requests, and their order.
 
 Notifications are handed over one after another in the order of the wire, by one task of the
-client's, so that a handler is not cut off because a session ended. It is there while something waits
-to be handed over: most clients are never told of anything. Requests are answered concurrently, each
-in the nursery of the generation that asked.
+client's, so that a handler is not cut off because a session ended. It begins with the first of
+them: most clients are never told of anything. Requests are answered concurrently, each in the
+nursery of the generation that asked.
 """
 
 from __future__ import annotations
@@ -108,10 +108,9 @@ class Inbound:
         self._intercept: OnNotifyIntercept | None = None
         self._nursery: trio.Nursery | None = None
         self._context: Context
-        # A list, since a deque takes half a KiB before there is anything in it.
-        self._waiting: list[Notification] = []
+        self._queue: trio.MemorySendChannel[Notification] | None = None
+        self._waiting: trio.MemoryReceiveChannel[Notification]
         self._bytes = 0
-        self._handing_over = False
         self.dropped: int = 0
 
     def attach(
@@ -133,7 +132,6 @@ class Inbound:
     def detach(self) -> None:
         """Take nothing more: the nursery is about to close."""
         self._nursery = None
-        self._waiting.clear()
 
     def notification(self, notification: Notification) -> None:
         """Take a notification, in wire order, without blocking."""
@@ -142,40 +140,37 @@ class Inbound:
         if self._nursery is None:
             logger.debug("dropped a notification: the client is closed")
             return
-        self._make_room(notification.size)
-        self._waiting.append(notification)
-        self._bytes += notification.size
-        if not self._handing_over:
-            self._handing_over = True
+        if self._queue is None:
+            self._queue, waiting = trio.open_memory_channel[Notification](MAX_UNDELIVERED)
+            self._waiting = waiting
             self._context.run(self._nursery.start_soon, self._hand_over)
+        self._make_room(notification.size)
+        self._queue.send_nowait(notification)
+        self._bytes += notification.size
 
     def _make_room(self, size: int) -> None:
         """Drop the oldest that wait, until one more fits."""
-        while self._waiting and (
-            len(self._waiting) >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES
-        ):
-            self._bytes -= self._waiting.pop(0).size
+        waiting = self._waiting.statistics().current_buffer_used
+        while waiting and (waiting >= MAX_UNDELIVERED or self._bytes + size > MAX_UNDELIVERED_BYTES):
+            self._bytes -= self._waiting.receive_nowait().size
+            waiting -= 1
             self.dropped += 1
             if is_milestone(self.dropped):
                 logger.warning("%d notifications dropped, for a handler is too slow", self.dropped)
 
     async def _hand_over(self) -> None:
-        """Hand over what waits, and end; a handler that raises costs only its own."""
-        try:
-            while self._waiting:
-                await trio.lowlevel.checkpoint()
-                await self._hand_over_one(self._waiting.pop(0))
-        finally:
-            self._handing_over = False
-
-    async def _hand_over_one(self, notification: Notification) -> None:
-        self._bytes -= notification.size
-        assert self._on_notify is not None
-        context = InboundContext(self._back, None, None)
-        try:
-            await self._on_notify(context, notification.method, notification.params)
-        except Exception:
-            logger.exception("the handler of %s raised", one_line(notification.method))
+        """Hand over what comes until cancelled; a handler that raises costs only its own."""
+        # Without a checkpoint before the first: a request that came after it must not overtake it.
+        notification = self._waiting.receive_nowait()
+        while True:
+            self._bytes -= notification.size
+            assert self._on_notify is not None
+            context = InboundContext(self._back, None, None)
+            try:
+                await self._on_notify(context, notification.method, notification.params)
+            except Exception:
+                logger.exception("the handler of %s raised", one_line(notification.method))
+            notification = await self._waiting.receive()
 
     async def request(self, request: Request, asker: Asker) -> None:
         """Run the handler of a server's request and POST what it gave on the session that asked."""

@@ -14,6 +14,7 @@ who never opened one must not meet one, so the group is taken apart again, by th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, NoReturn, TypeVar, cast
@@ -34,9 +35,12 @@ class Hidden(Generic[T]):
     def __init__(self, group: AbstractAsyncContextManager[T, bool | None]) -> None:
         self._group = group
 
+    # Between Trio's own exit and the user's block an interrupt would leave the nursery open.
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> T:
         return await self._group.__aenter__()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -47,6 +51,11 @@ class Hidden(Generic[T]):
             return await self._group.__aexit__(kind, raised, traceback)  # noqa: ASYNC102  # a nursery's own
         except BaseExceptionGroup as group:
             left = _take_apart(group, raised)
+        except trio.Cancelled as cancelled:
+            # anyio puts one of its own, which does not say why, in the place of a group of them.
+            if not isinstance(cancelled.__cause__, BaseExceptionGroup):
+                raise
+            left = _take_apart(cancelled.__cause__, raised)
         if left is not raised:
             _raise_as_itself(left)
         return False
@@ -58,10 +67,12 @@ class _HiddenNursery(Hidden[trio.Nursery]):
     def __init__(self) -> None:
         super().__init__(trio.open_nursery())
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> trio.Nursery:
         self._nursery = await super().__aenter__()
         return self._nursery
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -82,18 +93,37 @@ def open_hidden_nursery() -> AbstractAsyncContextManager[trio.Nursery, bool | No
 
 def _take_apart(group: BaseExceptionGroup[BaseException], raised: BaseException | None) -> BaseException:
     """Return the one exception that comes out."""
-    cancelled, real = _sort(group)
+    cancelled, found = _sort(group)
+    real = [raised if raised is not None and _is_part(error, raised) else error for error in found]
     fatal = [error for error in real if not isinstance(error, Exception)]
     others = [error for error in real if error is not raised]
     if fatal:
         return fatal[0]
-    if raised is not None and not isinstance(raised, trio.Cancelled):
+    if raised is not None and not (others and _is_cancellation(raised)):
         if others and raised.__context__ is None:
             raised.__context__ = BaseExceptionGroup("background tasks failed as well", others)
         return raised
     if len(others) == 1:
         return others[0]
     return BaseExceptionGroup("background tasks failed", others) if others else cancelled
+
+
+def _is_part(error: BaseException, raised: BaseException) -> bool:
+    """Whether an exception is the body's own. Trio copies a group when it takes cancellation out of it."""
+    own = {id(leaf) for leaf in _leaves(raised)}
+    return all(id(leaf) in own for leaf in _leaves(error))
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return all(isinstance(leaf, trio.Cancelled) for leaf in _leaves(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for member in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+        yield from _leaves(member)
 
 
 def _sort(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, list[BaseException]]:

@@ -18,19 +18,23 @@ def fingerprint(secret: str) -> str:
     return "#" + blake2s(secret.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
+WITH_DIGIT = r"""[^\s"',;]{0,99} \d"""
+# The texts are a server's. So nothing here may be divided in more than one way between two repetitions,
+# or be looked for to the end of the text from each place: with a long one that would take for ever.
 _SECRETS = re.compile(
-    r"""
+    rf"""
     # What stands after a scheme or a name that announces a secret, however short it is.
     (?P<announced>
         \b (?: authorization ["']? \s* [:=] \s* ["']? )? (?:bearer|basic|dpop) \s+
-      | \b session (?: [ _-]? id )? (?: \s with \s id )? ["']? \s* [:=\s] \s* ["']? (?= [^\s"',;]* \d )
-      | \b not \s found [:=] \s* ["']? (?= [^\s"',;]* \d )
+      | \b session (?: [ _-]? id )? (?: \s with \s id )? ["']? (?: \s* [:=] \s* | \s+ ) ["']?
+        (?= {WITH_DIGIT} )
+      | \b not \s found [:=] \s* ["']? (?= {WITH_DIGIT} )
       | \b (?:\w*token|\w*secret|password|api[_-]?key|authorization|cookie) ["']? \s* [:=] \s* ["']?
     )
     [^\s"',;<>]+
     # UUIDs, hexadecimal and base64 runs, JWTs: long, and no word of a language.
-  | (?<![\w-]) (?= [\w-]*\d ) [\w-]{16,} (?: \.[\w-]+ )* =*
-  | (?<![\w-]) [\w+/-]{32,} =*
+  | (?<![\w-]) (?= [\w-]*\d ) [\w-]{{16,}} (?: \.[\w-]+ )* =*
+  | (?<![\w-]) [\w+/-]{{32,}} =*
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -48,8 +52,7 @@ def one_line(text: str, limit: int = 200) -> str:
         limit: the most characters to return.
     """
     printable = "".join(char if char.isprintable() else " " for char in text)
-    # One space at most in a row: the patterns try every way to divide a longer one. And redacted
-    # before it is cut, lest the first half of a secret look like a word.
+    # Redacted before it is cut, lest the first half of a secret look like a word.
     line = redact(" ".join(printable.split()))
     return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
 

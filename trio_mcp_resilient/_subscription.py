@@ -68,10 +68,17 @@ class Subscription:
     Iterate in one task. Cancelling a wait loses nothing.
     """
 
-    def __init__(self, session: ClientSession, wanted: Wanted, on_gap: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        wanted: Wanted,
+        on_gap: Callable[[], Awaitable[None]],
+        is_closed: Callable[[], bool],
+    ) -> None:
         self._session = session
         self._wanted = wanted
         self._on_gap = on_gap
+        self._is_closed = is_closed
         self._stack = AsyncExitStack()
         self._stream: Stream | None = None
         self._opened = 0.0
@@ -94,6 +101,7 @@ class Subscription:
         Raises:
             StopAsyncIteration: the server ended the subscription in good order, again and again.
             mcp.client.subscriptions.SubscriptionLost: it cannot be opened again.
+            trio.ClosedResourceError: the client's block has ended.
             mcp.client.subscriptions.ListenNotSupportedError: another server came up, of an era
                 that knows no subscriptions.
 
@@ -118,6 +126,9 @@ class Subscription:
 
         Cancellation: nothing is left open. Checkpoint: always.
         """
+        if self._is_closed():
+            await trio.lowlevel.checkpoint()
+            raise trio.ClosedResourceError("this client is closed")
         wanted = self._wanted
         self._stream = await self._stack.enter_async_context(
             listen(
@@ -132,7 +143,8 @@ class Subscription:
         self._opened = trio.current_time()
 
     async def _open_again(self) -> None:
-        await trio.sleep(REOPEN.delay(self._fruitless, random.random))
+        if not self._is_closed():
+            await trio.sleep(REOPEN.delay(self._fruitless, random.random))
         await self.open()
         self._missed = covered(self.honored)
         await self._on_gap()
@@ -159,14 +171,18 @@ class Subscription:
 
 @asynccontextmanager
 async def subscribe(
-    session: ClientSession, wanted: Wanted, on_gap: Callable[[], Awaitable[None]]
+    session: ClientSession,
+    wanted: Wanted,
+    on_gap: Callable[[], Awaitable[None]],
+    is_closed: Callable[[], bool],
 ) -> AsyncGenerator[Subscription, None]:
     """Open a subscription for as long as the block runs.
 
     Args:
         on_gap: awaited after the stream was opened again, before the missed changes are told.
+        is_closed: whether the client's block has ended.
     """
-    subscription = Subscription(session, wanted, on_gap)
+    subscription = Subscription(session, wanted, on_gap, is_closed)
     await subscription.open()
     try:
         yield subscription
