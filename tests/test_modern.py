@@ -482,8 +482,8 @@ async def test_a_subscription_that_outlives_the_client_says_that_it_is_closed(
         with pytest.raises(trio.ClosedResourceError):
             async with client.listen(tools_list_changed=True):
                 pass
-        while nursery.child_tasks:
-            await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+        assert not nursery.child_tasks
         assert trio.current_time() == closed
 
 

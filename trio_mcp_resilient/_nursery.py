@@ -51,11 +51,12 @@ class Hidden(Generic[T]):
             return await self._group.__aexit__(kind, raised, traceback)  # noqa: ASYNC102  # a nursery's own
         except BaseExceptionGroup as group:
             left = _take_apart(group, raised)
-        except trio.Cancelled as cancelled:
+        except trio.Cancelled as cancelled:  # noqa: ASYNC103  # one of those it stands for is raised
             # anyio puts one of its own, which does not say why, in the place of a group of them.
-            if not isinstance(cancelled.__cause__, BaseExceptionGroup):
+            together = cancelled.__cause__
+            if not isinstance(together, BaseExceptionGroup):
                 raise
-            left = _take_apart(cancelled.__cause__, raised)
+            left = _take_apart(cast("BaseExceptionGroup[BaseException]", together), raised)
         if left is not raised:
             _raise_as_itself(left)
         return False

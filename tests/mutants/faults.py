@@ -873,7 +873,7 @@ MUTANTS = (
     Mutant(
         "a cancellation does not say why on the other side",
         "nursery",
-        "if not isinstance(cancelled.__cause__, BaseExceptionGroup):",
+        "if not isinstance(together, BaseExceptionGroup):",
         "if cancelled:",
         "nursery",
     ),
