@@ -142,7 +142,8 @@ class Bench:
             if found[name] and found[name][-1]["took"] > PATIENCE_SECONDS:
                 continue
             began = time.monotonic()
-            answer = worker.ask(f"{self.plan.calls[concurrency]} {concurrency}")
+            calls = self.plan.calls[concurrency] * PEERS[name].calls_factor
+            answer = worker.ask(f"{calls} {concurrency}")
             found[name].append({**answer, "took": time.monotonic() - began})
 
     def rescue(self) -> dict[str, Any]:
