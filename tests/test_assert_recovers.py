@@ -47,7 +47,7 @@ async def test_it_takes_its_tool_away(autojump_clock: MockClock) -> None:
 
 async def test_an_unknown_name_is_refused(autojump_clock: MockClock) -> None:
     async with open_pair() as (server, client):
-        with pytest.raises(KeyError, match="earthquake"):
+        with pytest.raises(ValueError, match="earthquake' is none of "):
             await assert_recovers(client, server, "earthquake")
 
 

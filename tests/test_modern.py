@@ -466,6 +466,13 @@ async def test_changes_are_told_as_they_happen(autojump_clock: MockClock) -> Non
     assert server.client_faults == {}
 
 
+async def test_who_asks_for_sessions_only_teaches_nobody(autojump_clock: MockClock) -> None:
+    async with open_server(era="both") as server:
+        for mode, version in (("legacy", "2025-11-25"), ("auto", "2026-07-28")):
+            async with open_client(server.url, connect=server.connect, mode=mode) as client:
+                assert client.protocol_version == version
+
+
 async def test_a_subscription_that_outlives_the_client_says_that_it_is_closed(
     autojump_clock: MockClock,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -433,6 +434,22 @@ async def test_holds_no_more_than_asked(autojump_clock: trio.testing.MockClock) 
         assert (held.hits, many.hits) == (1, 0)
 
 
+async def test_a_client_that_leaves_with_its_last_byte_is_not_kept_waiting(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_scripted_server() as server:
+        server.cut("before-run", how="silence", when="tools/call")
+        stream = await server.connect("server.test", 80)
+        body = json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add"}}
+        ).encode()
+        head = f"POST /mcp HTTP/1.1\r\nhost: server.test\r\ncontent-length: {len(body)}\r\n"
+        await stream.send_all(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+        await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.open_connections == 0
+
+
 async def test_silence_lasts_until_the_client_leaves(autojump_clock: trio.testing.MockClock) -> None:
     async with open_scripted_server() as server:
         peer = await meet(server)
@@ -467,3 +484,25 @@ async def test_delays(autojump_clock: trio.testing.MockClock) -> None:
         await peer.post("ping")
         await peer.tool("add", ADD)
         assert trio.current_time() == start + 3
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda server: server.cut("befor-head"),
+        lambda server: server.cut("mid-body", how="zip"),
+        lambda server: server.cut(after_bytes=3, how="zip"),
+        lambda server: server.go_silent("mid-bdy"),
+        lambda server: server.hold("ping", point="after-head"),
+        lambda server: server.restart(era="old"),
+        lambda server: server.restart(how="zip"),
+        lambda server: server.cut_connections("zip"),
+        lambda server: server.lose_session(streams="x"),
+        lambda server: server.dialect("bogus"),
+        lambda server: server.discover_dialect("bogus"),
+    ],
+)
+async def test_a_slip_of_the_pen_breaks_nothing_silently(slip: Any) -> None:
+    async with open_scripted_server() as server:
+        with pytest.raises(ValueError, match=" is none of "):
+            slip(server)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from trio_mcp_resilient import HandshakeFailed
+from trio_mcp_resilient import GaveUp, HandshakeFailed
 from trio_mcp_resilient._cli_options import Target
 from trio_mcp_resilient._watch import BARS, LOST, SHOWN_EVENTS, Picture, in_words, sparkline, watch
 from trio_mcp_resilient.testing import ScriptedServer, open_scripted_server
@@ -102,6 +102,13 @@ async def test_a_first_answer_that_is_final_is_raised(autojump_clock: trio.testi
         server.answer(404, "no such app", when="initialize")
         with pytest.raises(HandshakeFailed):
             await watched(server, 5)
+
+
+async def test_a_server_that_was_never_there_is_no_success(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_scripted_server() as server:
+        server.restart(down_for=3600)
+        with pytest.raises(GaveUp, match=r"no session at .* within 60 s"):
+            await watched(server, 60)
 
 
 async def test_a_server_that_knows_no_ping_is_there_all_the_same(

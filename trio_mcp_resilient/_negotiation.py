@@ -78,7 +78,8 @@ class Negotiation:
                 if era is Era.MODERN:
                     break
             else:
-                if reminder:
+                # Who asks for sessions only does not learn whether the server knows better.
+                if reminder and (era is Era.MODERN or len(self.mode.eras) > 1):
                     remember(self.endpoint, era)
                 return session
         assert failed is not None, "there is an era to try"

@@ -10,13 +10,13 @@ only what ends the HTTP body is missing).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import h11
 import trio
 
 from trio_mcp_resilient._scripted_dialects import Body, Reply
-from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
+from trio_mcp_resilient._scripted_records import SeenRequest, When, one_of, parse
 
 Point: TypeAlias = Literal["before-run", "before-head", "after-head", "mid-body", "before-end"]
 How: TypeAlias = Literal["reset", "fin", "end", "silence"]
@@ -170,13 +170,19 @@ class Script:
             how: `reset`, `fin`, `end` or `silence`.
             when: as for `answer`.
             times: as for `answer`.
+
+        Raises:
+            ValueError: for a point or an ending that there is not.
         """
+        one_of(get_args(How), how)
         if point == "mid-request":
             unfinished = _MidRequest(when, times, 1 if after_bytes is None else after_bytes)
             self._mid_request.append(unfinished)
             return unfinished
         if (point is None) == (after_bytes is None):
             raise ValueError("say where: either a point or after_bytes")
+        if point is not None:
+            one_of([*get_args(Point), "mid-request"], point)
         if after_bytes is not None and how not in ("reset", "fin"):
             raise ValueError("only a reset or a fin can come after a number of bytes")
         rule = Fault(when, times, how, point, after_bytes)
@@ -198,6 +204,7 @@ class Script:
 
         `await held.reached()` waits until one has come there; `held.release()` lets it go on.
         """
+        one_of(("before-run", "before-head"), point)
         held = Held(when, times, point)
         self._held.append(held)
         return held

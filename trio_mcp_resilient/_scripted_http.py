@@ -125,6 +125,9 @@ class Connection:
     async def _answer(self, exchange: Exchange, handle: Handler) -> bool:
         """Run the handler, and return whether the connection can carry another request."""
         with trio.CancelScope() as self._exchange_scope:  # noqa: ASYNC912  # a handler may wait for nothing
+            if self._gone:
+                # With the last byte of its request, before there was a scope to cancel.
+                self._exchange_scope.cancel()
             try:
                 await handle(exchange)
             except Over:

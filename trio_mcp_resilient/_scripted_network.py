@@ -6,11 +6,12 @@ import errno
 import math
 import os
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import trio
 
 from trio_mcp_resilient._scripted_http import Connection, Handler
+from trio_mcp_resilient._scripted_records import one_of
 from trio_mcp_resilient._scripted_stream import memory_connection, reset
 
 Ending: TypeAlias = Literal["reset", "fin"]
@@ -104,6 +105,7 @@ class Network:
 
     def cut_connections(self, how: Ending = "reset") -> None:
         """End every open connection. What the server is doing goes on."""
+        one_of(get_args(Ending), how)
         for connection in list(self._connections.values()):
             connection.cut(how)
 

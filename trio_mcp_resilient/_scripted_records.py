@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 When: TypeAlias = "str | Callable[[SeenRequest], bool] | None"
 """Which requests are meant: an HTTP or JSON-RPC method, a function that tells, or None for any."""
+
+
+def one_of(words: Iterable[str], word: str) -> str:
+    """Return a word of a script, if it is one that is known: a slip must not break nothing, silently.
+
+    Raises:
+        ValueError: naming the words there are.
+    """
+    known = list(words)
+    if word not in known:
+        raise ValueError(f"{word!r} is none of {', '.join(known)}")
+    return word
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import trio
 
 from trio_mcp_resilient._scripted_breaks import BREAKS, Break
 from trio_mcp_resilient._scripted_faults import Rule
-from trio_mcp_resilient._scripted_records import SeenRequest
+from trio_mcp_resilient._scripted_records import SeenRequest, one_of
 from trio_mcp_resilient._scripted_server import ScriptedServer
 
 PROBE = "assert_recovers_probe"
@@ -82,7 +82,7 @@ async def assert_recovers(
     Cancellation: the calls that were made are cancelled. Checkpoint: always.
     """
     __tracebackhide__ = True
-    for name in BREAKS if how == "all" else [how]:
+    for name in BREAKS if how == "all" else [one_of(BREAKS, how)]:
         trial = _Trial(client, server, BREAKS[name], resends, within)
         await trial.run()
         problems = list(trial.problems())

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import trio
 
@@ -18,7 +18,7 @@ from trio_mcp_resilient._scripted_faults import Script
 from trio_mcp_resilient._scripted_http import Exchange, Over
 from trio_mcp_resilient._scripted_modern import Modern
 from trio_mcp_resilient._scripted_network import Ending, Network
-from trio_mcp_resilient._scripted_records import SeenRequest, When, parse
+from trio_mcp_resilient._scripted_records import SeenRequest, When, one_of, parse
 from trio_mcp_resilient._scripted_session import Carrier, EventStream, ScriptedSession
 from trio_mcp_resilient._scripted_sessions import PROTOCOL_VERSIONS
 
@@ -89,7 +89,9 @@ class ScriptedServer(Network, Modern, Script):
             how: a key of `DISCOVER_DIALECTS`, a `Reply` of your own, or None for the answer that
                 any request without a session gets.
         """
-        self._discover_refusal = DISCOVER_DIALECTS[how] if isinstance(how, str) else how
+        self._discover_refusal = (
+            DISCOVER_DIALECTS[one_of(DISCOVER_DIALECTS, how)] if isinstance(how, str) else how
+        )
 
     def restart(
         self,
@@ -107,6 +109,9 @@ class ScriptedServer(Network, Modern, Script):
             down_for: seconds during which new connections are refused.
             how: how the open connections end.
         """
+        if era is not None:
+            one_of(get_args(Era), era)
+        one_of(get_args(Ending), how)
         self._go_down(down_for, "refuse")
         self.cut_connections(how)
         self._stop_all()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import trio
 
 from trio_mcp_resilient._scripted_checks import refuse_version
 from trio_mcp_resilient._scripted_dialects import DIALECTS, Reply, rpc_reply
-from trio_mcp_resilient._scripted_records import SeenRequest
+from trio_mcp_resilient._scripted_records import SeenRequest, one_of
 from trio_mcp_resilient._scripted_session import Message, ScriptedSession
 
+Streams: TypeAlias = Literal["keep", "end", "cut"]
+"""What becomes of the exchanges in flight when their session is lost."""
 PROTOCOL_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 
 
@@ -61,7 +63,7 @@ class Sessions:
         self,
         session: ScriptedSession | str | None = None,
         *,
-        streams: Literal["keep", "end", "cut"] = "keep",
+        streams: Streams = "keep",
     ) -> int:
         """Forget a session, or all of them: whoever names it later is refused in the current dialect.
 
@@ -76,6 +78,7 @@ class Sessions:
         Returns:
             How many sessions were lost.
         """
+        one_of(get_args(Streams), streams)
         wanted = session.id if isinstance(session, ScriptedSession) else session
         lost = [known for known in self.sessions if wanted in (None, known.id)]
         for each in lost:
@@ -86,7 +89,7 @@ class Sessions:
 
     def dialect(self, how: str | Reply) -> None:
         """Choose how a lost session is refused: a key of `DIALECTS`, or a `Reply` of your own."""
-        self._refusal = DIALECTS[how] if isinstance(how, str) else how
+        self._refusal = DIALECTS[one_of(DIALECTS, how)] if isinstance(how, str) else how
 
     def notify(
         self, method: str, params: Message | None = None, *, session: ScriptedSession | None = None

@@ -34,5 +34,9 @@ class Series:
         return Recovery(self.attempts, trio.current_time() - self._began, last)
 
     def met(self) -> ExceptionGroup[Exception] | None:
-        """Return what the attempts met, to be the cause of what a caller gets; None for nothing."""
-        return ExceptionGroup("what the attempts met", list(self.errors)) if self.errors else None
+        """Return what the attempts met, to be the cause of what a caller gets; None for nothing.
+
+        Of attempts that met the same there is the last: a server that is down says it ten times.
+        """
+        met = {str(error): error for error in self.errors}
+        return ExceptionGroup("what the attempts met", list(met.values())) if met else None

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from trio_mcp_resilient._cli_options import Target
 from trio_mcp_resilient._cli_output import Data, describe
 from trio_mcp_resilient._client import Client
-from trio_mcp_resilient._errors import ResilientError
+from trio_mcp_resilient._errors import GaveUp, ResilientError
 from trio_mcp_resilient._events import Event, StateChanged
 from trio_mcp_resilient._nursery import open_hidden_nursery
 from trio_mcp_resilient._states import State
@@ -44,6 +44,7 @@ async def watch(target: Target, tell: Tell, *, interval: float, span: float) -> 
 
     Raises:
         HandshakeFailed: the first answer was final: a wrong URL, refused credentials.
+        GaveUp: there was no session in all of the span.
 
     Cancellation: the session is ended, as always. Checkpoint: always.
     """
@@ -62,13 +63,18 @@ async def watch(target: Target, tell: Tell, *, interval: float, span: float) -> 
             note(type(event).__name__, **asdict(event))
 
     async def observe() -> None:
+        seen = False
         with send:
             try:
                 with trio.move_on_after(span):
                     async with target.client(get_stream=True, for_ever=True, on_event=on_event) as client:
+                        seen = True
                         await _ping_for_ever(client, interval, note)
             except ResilientError as error:
                 failures.append(error)
+            else:
+                if not seen:
+                    failures.append(GaveUp(f"no session at {target.endpoint} within {span:g} s"))
 
     async with open_hidden_nursery() as nursery:
         with receive:
@@ -148,7 +154,7 @@ class Picture:
     def summary(self) -> Data:
         """Return what is printed at the end."""
         return {
-            "ok": True,
+            "ok": self.generation > 0,
             "event": "Summary",
             "endpoint": self.endpoint,
             "state": self.state,
