@@ -297,7 +297,7 @@ async def test_a_redeploy_in_the_other_era_is_noticed_by_whoever_calls(
 
         await client.list_tools()
         if refused:
-            server.restart(era=after, how="end")
+            server.restart(era=after, how="fin")
         else:
             server.restart(era=after, down_for=2)
         async with trio.open_nursery() as nursery:
