@@ -20,6 +20,7 @@ from tests.simulation.tokens import Tokens
 from trio_mcp_resilient import Backoff, Client, Event, Resend, SessionEnded, State, Statistics, open_client
 from trio_mcp_resilient._flight import EndReason
 from trio_mcp_resilient._secrets import fingerprint
+from trio_mcp_resilient._supervisor import UNANSWERED
 from trio_mcp_resilient.testing import MemoryStream, Rule, ScriptedServer, ScriptedSession
 
 BACKOFF = Backoff(first=0.5, factor=2, cap=4, jitter=0.5, attempts=8)
@@ -201,7 +202,12 @@ class World:
         return self.ledger.record(await upstream(host, port))
 
     def _told(self, event: Event) -> None:
-        if isinstance(event, SessionEnded) and event.reason is EndReason.LOST and not self._says_404():
+        # One that was asked in vain, again and again, may be thrown away alive.
+        unanswered = sum(
+            rule.hits for fault, rule in self._rules if (fault.kind, fault.target) == ("cut", "ping")
+        )
+        is_excused = self._says_404() or unanswered >= UNANSWERED
+        if isinstance(event, SessionEnded) and event.reason is EndReason.LOST and not is_excused:
             living = {fingerprint(session) for session in self.peer.live()}
             if event.session in living - {fingerprint(session) for session in self.told_lost}:
                 self.ledger.problem(f"generation {event.generation} was thrown away, but its session lives")
