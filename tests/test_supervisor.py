@@ -236,6 +236,16 @@ async def test_the_budgets_end_names_attempts_seconds_and_cause(autojump_clock: 
         assert rig.told(RecoveryFailed)[0].recovery.attempts == 4
 
 
+async def test_the_cause_names_each_thing_that_was_met_once(autojump_clock: MockClock) -> None:
+    world, met = World(), iter(["refused", "no TLS", "refused", "refused"])
+    world.meets = lambda: TryAgain(next(met))
+    async with open_rig(world) as rig:
+        with pytest.raises(GaveUp) as caught:
+            await rig.ready()
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert sorted(str(error) for error in caught.value.__cause__.exceptions) == ["no TLS", "refused"]
+
+
 async def test_each_waiter_gets_an_error_of_its_own(autojump_clock: MockClock) -> None:
     world = World()
     world.meets = lambda: TryAgain("refused")

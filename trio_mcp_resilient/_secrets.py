@@ -19,6 +19,8 @@ def fingerprint(secret: str) -> str:
 
 
 WITH_DIGIT = r"""[^\s"',;]{0,99} \d"""
+"""What stands behind a name such as `session`, and is no word: it has a digit."""
+
 # The texts are a server's. So nothing here may be divided in more than one way between two repetitions,
 # or be looked for to the end of the text from each place: with a long one that would take for ever.
 _SECRETS = re.compile(

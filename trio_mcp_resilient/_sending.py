@@ -31,9 +31,10 @@ from trio_mcp_resilient._succession import SETTINGS, Succession
 from trio_mcp_resilient._supervisor import FLAPPING_HINT, Supervisor
 from trio_mcp_resilient._wire import RawHeaders
 
+logger = logging.getLogger("trio_mcp_resilient")
+
 MAX_PAGES = 1000
 """How far a listing is followed; a hostile server may have a next page for ever."""
-
 STATEFUL = {*SETTINGS, "tools/list"}
 """Requests whose success tells what a new session has to be given again."""
 SUMMARIES = {
@@ -41,9 +42,6 @@ SUMMARIES = {
     Fate.UNSENT: "{} was not executed: it never left whole",
     Fate.UNKNOWN: "{} may or may not have been executed",
 }
-
-
-logger = logging.getLogger("trio_mcp_resilient")
 
 
 class Sending:
